@@ -1,0 +1,54 @@
+"""EnResNet: Feynman-Kac ensembles of residual networks, and attacks that measure them honestly.
+
+The names below load on first use, so that ``import enresnet`` does not wait for torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from enresnet.models import (
+        Ensemble,
+        NoiseInjection,
+        create_model,
+        inject_noise,
+        list_models,
+        load_model,
+        save_model,
+        seed_noise,
+        using_noise,
+        without_noise,
+    )
+
+__all__ = [
+    "Ensemble",
+    "NoiseInjection",
+    "create_model",
+    "inject_noise",
+    "list_models",
+    "load_model",
+    "save_model",
+    "seed_noise",
+    "using_noise",
+    "without_noise",
+]
+
+__version__ = version("enresnet")
+
+_ROOM_OF = dict.fromkeys(__all__, "enresnet.models")
+_ROOMS = ("models", "attacks")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return importlib.import_module(f"enresnet.{name}")
+    if name in _ROOM_OF:
+        return getattr(importlib.import_module(_ROOM_OF[name]), name)
+    raise AttributeError(f"module 'enresnet' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

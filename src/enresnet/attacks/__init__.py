@@ -1,0 +1,22 @@
+"""What perturbs: attacks on any callable from images in [0, 1] to logits."""
+
+from enresnet.attacks.base import Attack
+from enresnet.attacks.carlini_wagner import CarliniWagner
+from enresnet.attacks.fgsm import FGSM
+from enresnet.attacks.gradient import frozen
+from enresnet.attacks.ifgsm import IFGSM
+from enresnet.attacks.names import create_attack, list_attacks
+from enresnet.attacks.pgd import PGD
+from enresnet.attacks.random_noise import RandomNoise
+
+__all__ = [
+    "FGSM",
+    "IFGSM",
+    "PGD",
+    "Attack",
+    "CarliniWagner",
+    "RandomNoise",
+    "create_attack",
+    "frozen",
+    "list_attacks",
+]

@@ -1,0 +1,265 @@
+"""What every attack shares: the gate at its door, batches, progress, an untouched model."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from enresnet import checks
+from enresnet.attacks.gradient import Model, expected_gradient, frozen, modules_within
+from enresnet.attacks.losses import cross_entropy, margin, rivals
+from enresnet.progress import progress_bar
+
+GOALS = ("untargeted", "targeted", "runner_up")
+
+
+class Attack(ABC):
+    """A way to change images so that a model gets them wrong.
+
+    An attack sees nothing but a callable from images in [0, 1] to logits. ``eot`` is the number of
+    draws of the model's own noise over which every gradient and every judgement is averaged.
+    ``goal`` says what counts as success: ``"untargeted"``, any class but the label;
+    ``"targeted"``, the class given in the label's place; ``"runner_up"``, the class that comes
+    first on the clean image if the label is left out. Random starts come from ``generator``, or
+    from the system's entropy, never from torch's global generator.
+    """
+
+    def __init__(
+        self,
+        *,
+        eot: int = 1,
+        goal: str = "untargeted",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self.eot = checks.integer("eot", eot, low=1)
+        self.goal = checks.choice("goal", goal, GOALS)
+        if generator is None:
+            generator = torch.Generator()
+            generator.seed()
+        elif not isinstance(generator, torch.Generator):
+            raise TypeError(
+                f"generator must be a torch.Generator, found {generator!r}; "
+                "for a seed write torch.Generator().manual_seed(seed)"
+            )
+        self.generator = generator
+
+    def __call__(
+        self,
+        model: Model,
+        images: Tensor,
+        labels: Tensor,
+        *,
+        batch_size: int | None = None,
+        progress: bool | None = None,
+    ) -> Tensor:
+        """Return the attacked images, a new tensor.
+
+        ``batch_size`` bounds how many images meet the model at once, for data larger than its
+        memory; images are moved to the model's device and back. ``progress=None`` shows a bar on a
+        terminal when the call takes long.
+        """
+        check_model_and_images(model, images, labels)
+        if batch_size is None:
+            batch_size = max(len(images), 1)
+        checks.integer("batch_size", batch_size, low=1)
+        images, labels = images.detach(), labels.detach()
+        device = device_of(model, default=images.device)
+        seeds = torch.randint(
+            2**62, (len(images),), generator=self.generator, device=self.generator.device
+        )
+        classifier = Classifier(model, largest_label=int(labels.max()) if len(labels) else 0)
+        work = len(images) * self.gradient_evaluations
+        with progress_bar(repr(self), work, show=progress) as advance, frozen(model):
+            result = torch.empty_like(images)
+            for start in range(0, len(images), batch_size):
+                rows = slice(start, start + batch_size)
+                batch = Batch(
+                    # clone: a tensor made in inference mode could not carry a gradient
+                    images=images[rows].to(device).clone(),
+                    labels=labels[rows].to(device, torch.int64).clone(),
+                    seeds=seeds[rows],
+                    classifier=classifier,
+                    eot=self.eot,
+                    advance=advance,
+                )
+                result[rows] = self._perturb(batch.aimed(self.goal))
+        classifier.warn_of_bad_gradients()
+        return result
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name on the command line and in results, such as ifgsm20."""
+
+    @property
+    @abstractmethod
+    def gradient_evaluations(self) -> int:
+        """How many gradients one image costs."""
+
+    @abstractmethod
+    def _perturb(self, batch: Batch) -> Tensor:
+        """Return the attacked images of one batch."""
+
+    def __repr__(self) -> str:
+        names = [name for name in inspect.signature(type(self)).parameters if name != "generator"]
+        return (
+            f"{type(self).__name__}({', '.join(f'{n}={_brief(getattr(self, n))}' for n in names)})"
+        )
+
+
+class Classifier:
+    """The model with a gate behind it: its output must be N x classes, enough for the labels."""
+
+    def __init__(self, model: Model, largest_label: int) -> None:
+        self._model = model
+        self._largest_label = largest_label
+        self.bad_gradients = 0
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return the model's logits."""
+        logits = self._model(images)
+        if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(images):
+            found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise ValueError(
+                f"model must return logits N x classes, here {len(images)} x classes; found {found}"
+            )
+        if not logits.is_floating_point() or logits.shape[1] < 2:
+            raise ValueError(
+                f"model must return floating-point logits for at least 2 classes, found "
+                f"{logits.dtype} {tuple(logits.shape)}"
+            )
+        if self._largest_label >= logits.shape[1]:
+            raise ValueError(
+                f"labels must be below the model's {logits.shape[1]} classes, "
+                f"found {self._largest_label}"
+            )
+        return logits
+
+    def warn_of_bad_gradients(self) -> None:
+        """Say when gradients were not finite: such an attack proves nothing."""
+        if self.bad_gradients:
+            warnings.warn(
+                f"the model's gradient was not finite in {self.bad_gradients} evaluations of an "
+                "image; there the attack could not move and its result says nothing of robustness",
+                stacklevel=3,
+            )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The images an attack works on at one time, and the questions it may ask about them."""
+
+    images: Tensor
+    labels: Tensor  # the class to leave, or with targeted=True the class to reach
+    seeds: Tensor  # one an example, for random starts
+    classifier: Classifier
+    eot: int
+    advance: Callable[[int], None]
+    targeted: bool = False
+
+    def aimed(self, goal: str) -> Batch:
+        """Return the batch with what the goal makes of its labels."""
+        if goal == "untargeted":
+            return self
+        labels = self.labels
+        if goal == "runner_up":
+            with torch.no_grad():
+                logits = sum(self.classifier(self.images) for _ in range(self.eot))
+            assert isinstance(logits, Tensor)
+            labels = rivals(logits, labels).argmax(dim=1)
+        return Batch(
+            self.images, labels, self.seeds, self.classifier, self.eot, self.advance, targeted=True
+        )
+
+    def logits(self, point: Tensor) -> Tensor:
+        """Return the model's logits for one draw of its noise."""
+        return self.classifier(point)
+
+    def loss(self, logits: Tensor) -> Tensor:
+        """Return what the attack raises, an example each: cross-entropy, or minus the target's."""
+        value = cross_entropy(logits, self.labels)
+        return -value if self.targeted else value
+
+    def margin(self, logits: Tensor) -> Tensor:
+        """Return what the attack lowers below 0 to succeed, an example each."""
+        value = margin(logits, self.labels)
+        return -value if self.targeted else value
+
+    def gradient(self, loss: Callable[[Tensor], Tensor], point: Tensor) -> Tensor:
+        """Return the gradient of ``loss`` of the logits at ``point``, averaged over the noise.
+
+        Entries that are not finite become 0, so that no NaN reaches the images, and are counted.
+        """
+        gradient = expected_gradient(lambda x: loss(self.classifier(x)), point, self.eot)
+        self.advance(len(point))
+        finite = gradient.flatten(1).isfinite().all(dim=1)
+        if not finite.all():
+            self.classifier.bad_gradients += int((~finite).sum())
+            gradient = gradient.nan_to_num(nan=0.0)
+        return gradient
+
+    @torch.no_grad()
+    def judge(self, point: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the share of draws in which each point succeeds, and its mean loss."""
+        fooled, loss = torch.zeros(len(point)), torch.zeros(len(point), dtype=torch.float64)
+        for _ in range(self.eot):
+            logits = self.classifier(point)
+            fooled += (self.margin(logits) < 0).cpu()
+            loss += self.loss(logits).cpu()
+        return fooled / self.eot, loss / self.eot
+
+
+def check_model_and_images(model: object, images: object, labels: object) -> None:
+    """Raise unless these are a callable, images in [0, 1] and as many class numbers."""
+    if not callable(model):
+        raise TypeError(f"model must be an nn.Module or a callable, found {type(model).__name__}")
+    if not isinstance(images, Tensor) or not images.is_floating_point():
+        found = images.dtype if isinstance(images, Tensor) else type(images).__name__
+        raise TypeError(
+            f"images must be a floating-point tensor in [0, 1], found {found}; "
+            "divide 8-bit images by 255"
+        )
+    if images.ndim < 2:
+        raise ValueError(f"images must be N x ..., found shape {tuple(images.shape)}")
+    if not isinstance(labels, Tensor) or labels.dtype not in _LABEL_TYPES:
+        found = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
+        raise TypeError(f"labels must be a tensor of integers, found {found}")
+    if labels.shape != images.shape[:1]:
+        raise ValueError(
+            f"labels must be one class number an image, here {len(images)}; "
+            f"found shape {tuple(labels.shape)}"
+        )
+    if images.numel() == 0:
+        return
+    low, high = (float(value) for value in torch.aminmax(images.detach()))
+    if not (low >= 0 and high <= 1):  # false for NaN too
+        raise ValueError(
+            f"images must lie in [0, 1], found values from {low:g} to {high:g}; "
+            "normalisation belongs inside the model"
+        )
+    if int(labels.min()) < 0:
+        raise ValueError(f"labels must be class numbers from 0 up, found {int(labels.min())}")
+
+
+def device_of(model: Model, *, default: torch.device) -> torch.device:
+    """Return where the model's parameters live, or ``default`` if it has none that we can see."""
+    parameters = (p for module in modules_within(model) for p in module.parameters())
+    first = next(parameters, None)
+    return default if first is None else first.device
+
+
+_LABEL_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def _brief(value: object) -> str:
+    """Return ``value`` as one would type it: 8/255 rather than 0.03137254901960784."""
+    if not isinstance(value, float):
+        return repr(value)
+    levels = round(255 * value)
+    return f"{levels}/255" if 0 < levels < 255 and value == levels / 255 else f"{value:.4g}"

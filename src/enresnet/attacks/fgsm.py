@@ -1,0 +1,39 @@
+r"""Fast gradient sign method (Eq. 16; Goodfellow et al., 2015).
+
+.. math:: x' = x + \epsilon\,\mathrm{sign}(\nabla_x L(x, y))
+"""
+
+from __future__ import annotations
+
+import torch
+
+from enresnet.attacks.ifgsm import IFGSM, check_epsilon, with_suffixes
+
+
+class FGSM(IFGSM):
+    """One step of full length along the sign of the gradient, in l2 along its direction."""
+
+    def __init__(
+        self,
+        *,
+        epsilon: float | None = None,
+        norm: str = "linf",
+        eot: int = 1,
+        goal: str = "untargeted",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        epsilon = check_epsilon(epsilon, norm)
+        super().__init__(
+            epsilon=epsilon,
+            step_size=epsilon,
+            steps=1,
+            norm=norm,
+            eot=eot,
+            goal=goal,
+            generator=generator,
+        )
+
+    @property
+    def name(self) -> str:
+        """The name on the command line and in results."""
+        return with_suffixes("fgsm", self.norm, self.goal)

@@ -1,0 +1,134 @@
+r"""The ball an attack may not leave: steps, projections and random points, apart from the loop.
+
+.. math:: B = \{x' \in [0, 1]^d : \|x' - x\|_p \le \epsilon\}, \qquad p = \infty, 2
+
+Membership is exact in the images' own type, down to bfloat16: bounds are rounded towards x.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from enresnet.attacks.losses import widened
+
+
+class Ball(ABC):
+    """The epsilon ball around each of the images, cut to [0, 1]."""
+
+    def __init__(self, images: Tensor, epsilon: float) -> None:
+        self.images = images
+        self.epsilon = epsilon
+
+    @abstractmethod
+    def ascend(self, point: Tensor, gradient: Tensor, size: float) -> Tensor:
+        """Return the point of the ball nearest to a steepest step of length ``size``."""
+
+    @abstractmethod
+    def random_point(self, seeds: Tensor) -> Tensor:
+        """Return a random point of each ball, fixed by that example's seed."""
+
+    def settle(self, point: Tensor) -> Tensor:
+        """Return ``point`` with rounding errors taken out: inside the ball to the last bit."""
+        return point
+
+
+class Linf(Ball):
+    """The cube: every pixel moves by at most epsilon."""
+
+    def __init__(self, images: Tensor, epsilon: float) -> None:
+        super().__init__(images, epsilon)
+        wide = widened(images)
+        self.low = _rounded_towards((wide - epsilon).clamp_(min=0), images)
+        self.high = _rounded_towards((wide + epsilon).clamp_(max=1), images)
+
+    def ascend(self, point: Tensor, gradient: Tensor, size: float) -> Tensor:
+        """Step by ``size`` in the sign of the gradient (Eqs. 16-17), then clip."""
+        return point.add(gradient.sign(), alpha=size).clamp_(self.low, self.high)
+
+    def random_point(self, seeds: Tensor) -> Tensor:
+        """Draw each pixel's change uniformly from [-epsilon, epsilon], then clip."""
+        change = _draw(self.images, seeds, lambda x, g: x.uniform_(-1, 1, generator=g))
+        return self.images.add(change, alpha=self.epsilon).clamp_(self.low, self.high)
+
+
+class L2(Ball):
+    """The Euclidean ball over all pixels of an image."""
+
+    def ascend(self, point: Tensor, gradient: Tensor, size: float) -> Tensor:
+        """Step by ``size`` along the gradient's direction, project to the ball, clip to [0, 1]."""
+        # Clipping moves a pixel towards x, which lies in [0, 1], so it cannot leave the ball.
+        return self._project(point.add(_direction(gradient), alpha=size)).clamp_(0, 1)
+
+    def random_point(self, seeds: Tensor) -> Tensor:
+        """Draw uniformly from the ball.
+
+        The first d coordinates of a uniform point on the sphere in d + 2 dimensions are uniform in
+        the ball in d dimensions.
+        """
+        flat = self.images.flatten(1)
+        normal = _draw(
+            flat.new_empty(len(flat), flat.shape[1] + 2), seeds, lambda x, g: x.normal_(generator=g)
+        )
+        change = _direction(normal)[:, : flat.shape[1]].view_as(self.images)
+        return self._project(self.images.add(change, alpha=self.epsilon)).clamp_(0, 1)
+
+    def settle(self, point: Tensor) -> Tensor:
+        """Shrink in float64 to the exact radius and round every pixel towards x."""
+        centre = widened(self.images)
+        change = widened(point) - centre
+        exact = centre + change * self._shrinkage(change)
+        return _rounded_towards(exact, self.images)
+
+    def _project(self, point: Tensor) -> Tensor:
+        change = point - self.images
+        return self.images + change * self._shrinkage(change)
+
+    def _shrinkage(self, change: Tensor) -> Tensor:
+        length = _length(change)
+        factor = torch.where(length > self.epsilon, self.epsilon / length, 1.0)
+        return _expand(factor, change).to(change.dtype)
+
+
+BALLS: dict[str, type[Ball]] = {"linf": Linf, "l2": L2}
+
+
+def _rounded_towards(exact: Tensor, images: Tensor) -> Tensor:
+    """Return float64 values in the images' type, never farther from the images than they were."""
+    rounded = exact.to(images.dtype)
+    centre = widened(images)
+    overshot = (widened(rounded) - centre).abs() > (exact - centre).abs()
+    return torch.where(overshot, torch.nextafter(rounded, images), rounded)
+
+
+def _length(x: Tensor) -> Tensor:
+    length: Tensor = torch.linalg.vector_norm(widened(x).flatten(1), dim=1)
+    return length
+
+
+def _direction(x: Tensor) -> Tensor:
+    """Return each example divided by its length, safe for tiny and huge entries; 0 stays 0."""
+    wide = widened(x)
+    largest = _expand(wide.flatten(1).abs().amax(dim=1), wide)
+    scaled = torch.where(largest > 0, wide / largest, 0.0)
+    return torch.where(largest > 0, scaled / _expand(_length(scaled), wide), 0.0).to(x.dtype)
+
+
+def _draw(like: Tensor, seeds: Tensor, fill: Callable[[Tensor, torch.Generator], Tensor]) -> Tensor:
+    """Return random numbers in the shape of ``like``, those of an example fixed by its seed alone.
+
+    A stream for each example: its draws do not depend on its batch mates, nor on the batch size.
+    """
+    generator = torch.Generator()
+    wide = torch.float64 if like.dtype == torch.float64 else torch.float32
+    draws = torch.empty(like.shape, dtype=wide)
+    for row, seed in zip(draws, seeds.tolist(), strict=True):
+        fill(row, generator.manual_seed(seed))
+    return draws.to(like.device, like.dtype)
+
+
+def _expand(values: Tensor, like: Tensor) -> Tensor:
+    return values.view(-1, *[1] * (like.ndim - 1))

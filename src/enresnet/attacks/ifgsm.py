@@ -1,0 +1,83 @@
+r"""Iterative fast gradient sign method (Eq. 17; Kurakin et al., 2017).
+
+.. math:: x^{(m)} = \mathrm{Clip}_{x,\epsilon}\{x^{(m-1)}
+          + \alpha\,\mathrm{sign}(\nabla_x L(x^{(m-1)}, y))\}, \qquad x^{(0)} = x
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from enresnet import checks
+from enresnet.attacks.base import Attack, Batch
+from enresnet.attacks.geometry import BALLS, Ball
+
+DEFAULT_EPSILON = {"linf": 8 / 255, "l2": 0.5}
+
+
+class IFGSM(Attack):
+    """Steps along the gradient inside the epsilon ball, starting from the image itself.
+
+    ``epsilon`` and ``step_size`` are in units of the image's range [0, 1]; the paper's 8/255 and
+    2/255 are the defaults, and another epsilon brings a step of a quarter of it. ``norm="l2"``
+    steps along the normalised gradient inside the Euclidean ball, of radius 0.5 by default.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float | None = None,
+        step_size: float | None = None,
+        steps: int = 20,
+        norm: str = "linf",
+        eot: int = 1,
+        goal: str = "untargeted",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(eot=eot, goal=goal, generator=generator)
+        self.epsilon = check_epsilon(epsilon, norm)
+        self.norm = norm
+        if step_size is None:
+            step_size = self.epsilon / 4
+        self.step_size = checks.number("step_size", step_size, low=0)
+        self.steps = checks.integer("steps", steps, low=1)
+
+    @property
+    def name(self) -> str:
+        """The name on the command line and in results."""
+        return with_suffixes(f"ifgsm{self.steps}", self.norm, self.goal)
+
+    @property
+    def gradient_evaluations(self) -> int:
+        """How many gradients one image costs."""
+        return self.steps * self.eot
+
+    def _perturb(self, batch: Batch) -> Tensor:
+        ball = BALLS[self.norm](batch.images, self.epsilon)
+        return self._climb(ball, batch, batch.images)
+
+    def _climb(self, ball: Ball, batch: Batch, point: Tensor) -> Tensor:
+        for _ in range(self.steps):
+            point = ball.ascend(point, batch.gradient(batch.loss, point), self.step_size)
+        return ball.settle(point)
+
+
+def check_epsilon(epsilon: float | None, norm: str) -> float:
+    """Return the radius, by default that of the norm; refuse what can only be a unit mistaken."""
+    checks.choice("norm", norm, BALLS)
+    if epsilon is None:
+        return DEFAULT_EPSILON[norm]
+    if norm == "linf" and isinstance(epsilon, int | float) and epsilon > 1:
+        raise ValueError(
+            f"epsilon must be at most 1 because images lie in [0, 1], found {epsilon!r}; "
+            "8 grey levels are 8/255"
+        )
+    return checks.number("epsilon", epsilon, low=0)
+
+
+def with_suffixes(name: str, norm: str, goal: str) -> str:
+    """Return an attack's name with what differs from the paper's setting."""
+    return (
+        name + ("" if norm == "linf" else f"_{norm}") + ("" if goal == "untargeted" else f"_{goal}")
+    )

@@ -1,0 +1,73 @@
+r"""Projected gradient descent (Madry et al., 2018): IFGSM from a random point of the ball.
+
+.. math:: x^{(0)} \sim U(B_\epsilon(x)), \qquad x^{(m)} \text{ as in IFGSM}
+
+The attack inside Algorithm 1 is this one with ten steps.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from enresnet import checks
+from enresnet.attacks.base import Batch
+from enresnet.attacks.geometry import BALLS
+from enresnet.attacks.ifgsm import IFGSM, with_suffixes
+
+
+class PGD(IFGSM):
+    """IFGSM from random starts, of which the worst result for each example is kept.
+
+    Worst is what fools the model in the largest share of ``eot`` draws, and among equals what has
+    the highest mean loss. The first start does not depend on the number of restarts, so more of
+    them, from the same generator, never give a weaker attack on a deterministic model.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float | None = None,
+        step_size: float | None = None,
+        steps: int = 20,
+        restarts: int = 1,
+        norm: str = "linf",
+        eot: int = 1,
+        goal: str = "untargeted",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(
+            epsilon=epsilon,
+            step_size=step_size,
+            steps=steps,
+            norm=norm,
+            eot=eot,
+            goal=goal,
+            generator=generator,
+        )
+        self.restarts = checks.integer("restarts", restarts, low=1)
+
+    @property
+    def name(self) -> str:
+        """The name on the command line and in results."""
+        return with_suffixes(f"pgd{self.steps}", self.norm, self.goal)
+
+    @property
+    def gradient_evaluations(self) -> int:
+        """How many gradients one image costs."""
+        return self.restarts * super().gradient_evaluations
+
+    def _perturb(self, batch: Batch) -> Tensor:
+        ball = BALLS[self.norm](batch.images, self.epsilon)
+        worst = self._climb(ball, batch, ball.random_point(batch.seeds))
+        if self.restarts == 1:
+            return worst
+        most_fooled, highest_loss = batch.judge(worst)
+        for restart in range(1, self.restarts):
+            point = self._climb(ball, batch, ball.random_point(batch.seeds + restart))
+            fooled, loss = batch.judge(point)
+            worse = (fooled > most_fooled) | ((fooled == most_fooled) & (loss > highest_loss))
+            worst[worse.to(worst.device)] = point[worse.to(point.device)]
+            most_fooled = torch.where(worse, fooled, most_fooled)
+            highest_loss = torch.where(worse, loss, highest_loss)
+        return worst

@@ -1,0 +1,45 @@
+r"""Random noise: the floor that every attack worth its name lies below.
+
+.. math:: x' \sim U(B_\epsilon(x))
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from enresnet.attacks.base import Batch
+from enresnet.attacks.geometry import Ball
+from enresnet.attacks.ifgsm import with_suffixes
+from enresnet.attacks.pgd import PGD
+
+
+class RandomNoise(PGD):
+    """A random point of the ball, the worst of several draws, without any gradient."""
+
+    def __init__(
+        self,
+        *,
+        epsilon: float | None = None,
+        restarts: int = 1,
+        norm: str = "linf",
+        eot: int = 1,
+        goal: str = "untargeted",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(
+            epsilon=epsilon, restarts=restarts, norm=norm, eot=eot, goal=goal, generator=generator
+        )
+
+    @property
+    def name(self) -> str:
+        """The name on the command line and in results."""
+        return with_suffixes("noise", self.norm, self.goal)
+
+    @property
+    def gradient_evaluations(self) -> int:
+        """None."""
+        return 0
+
+    def _climb(self, ball: Ball, batch: Batch, point: Tensor) -> Tensor:  # noqa: ARG002
+        return ball.settle(point)

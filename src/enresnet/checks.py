@@ -1,0 +1,58 @@
+"""The gate at every public entry: what is wrong with an argument, what was found, what to do.
+
+Each function returns its value so that a constructor reads as a list of its arguments.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import numbers
+from collections.abc import Collection
+
+
+def number(name: str, value: object, *, low: float = -math.inf, high: float = math.inf) -> float:
+    """Return ``value`` as a finite float in [low, high]."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} must be a number, found {_show(value)}")
+    result = float(value)
+    if not (math.isfinite(result) and low <= result <= high):
+        raise ValueError(f"{name} must be {_range(low, high)}, found {value!r}")
+    return result
+
+
+def integer(name: str, value: object, *, low: int) -> int:
+    """Return ``value`` as an int of at least ``low``."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name} must be an integer, found {_show(value)}")
+    if value < low:
+        raise ValueError(f"{name} must be at least {low}, found {value}")
+    return int(value)
+
+
+def choice(name: str, value: object, known: Collection[str]) -> str:
+    """Return ``value`` if it is one of the known words."""
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(
+            f"{name} must be one of {', '.join(sorted(known))}; found {value!r}"
+            + did_you_mean(value, known)
+        )
+    return value
+
+
+def did_you_mean(value: object, known: Collection[str], *, most: int = 3) -> str:
+    """Return a closing sentence that names near matches, or nothing when there are none."""
+    near = difflib.get_close_matches(str(value).lower(), known, n=most, cutoff=0.6)
+    return f". Did you mean {' or '.join(near)}?" if near else ""
+
+
+def _show(value: object) -> str:
+    return f"{value!r} of type {type(value).__name__}"
+
+
+def _range(low: float, high: float) -> str:
+    if math.isinf(low) and math.isinf(high):
+        return "finite"
+    if math.isinf(high):
+        return f"finite and at least {low:g}"
+    return f"between {low:g} and {high:g}"

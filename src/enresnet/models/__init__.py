@@ -1,0 +1,33 @@
+"""What classifies: noise-injected residual networks and their ensembles."""
+
+from enresnet.models.ensemble import Ensemble
+from enresnet.models.noise import (
+    NoiseInjection,
+    inject_noise,
+    seed_noise,
+    set_noise,
+    using_noise,
+    without_noise,
+)
+from enresnet.models.resnet import ResNet, resnet, wide_resnet
+from enresnet.models.storage import load_model, save_model
+from enresnet.models.zoo import canonical_name, create_model, list_models, paper_name
+
+__all__ = [
+    "Ensemble",
+    "NoiseInjection",
+    "ResNet",
+    "canonical_name",
+    "create_model",
+    "inject_noise",
+    "list_models",
+    "load_model",
+    "paper_name",
+    "resnet",
+    "save_model",
+    "seed_noise",
+    "set_noise",
+    "using_noise",
+    "wide_resnet",
+    "without_noise",
+]

@@ -1,0 +1,176 @@
+r"""Noise injection (Sec. 3.1, Fig. 1b): a residual mapping becomes a step of an Ito process.
+
+.. math:: x_{l+1} = x_l + F(x_l) + \sigma\, N(0, I), \qquad
+          \sigma = a \sqrt{\mathrm{Var}(x_l + F(x_l))}
+
+``noise`` is the paper's a. Euler-Maruyama over L steps of size 1/L would add
+sigma sqrt(1/L) N(0, I) a step; the paper leaves the factor out, so the sigma of its PDE is
+a * std * sqrt(L).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from enresnet import checks
+
+DEFAULT_NOISE = 0.1
+STD_OVER = ("example", "batch")
+
+
+class NoiseStream:
+    """Gaussian draws from a stream of its own, apart from torch's global generators.
+
+    A ``torch.Generator`` handed in is used as it is, and so can be reseeded from outside; without
+    one the stream starts from the system's entropy. A model that moves to another device goes on
+    with a generator for that device, seeded by a draw from the first.
+    """
+
+    def __init__(self, generator: torch.Generator | None = None) -> None:
+        self.source = fresh_generator() if generator is None else checked_generator(generator)
+        self._on_device = {_place(self.source.device): self.source}
+
+    def normal_like(self, x: Tensor) -> Tensor:
+        """Return N(0, 1) draws in the shape, type, device and memory format of ``x``."""
+        place = _place(x.device)
+        generator = self._on_device.get(place)
+        if generator is None:
+            generator = torch.Generator(x.device).manual_seed(_draw_seed(self.source))
+            self._on_device[place] = generator
+        return torch.empty_like(x).normal_(generator=generator)
+
+
+def fresh_generator() -> torch.Generator:
+    """Return a CPU generator seeded from the system's entropy.
+
+    An unseeded ``torch.Generator()`` starts from one fixed seed, the same in every process.
+    """
+    generator = torch.Generator()
+    generator.seed()
+    return generator
+
+
+def checked_generator(generator: object) -> torch.Generator:
+    """Return ``generator`` if it is a ``torch.Generator``."""
+    if not isinstance(generator, torch.Generator):
+        raise TypeError(
+            f"generator must be a torch.Generator, found {generator!r}; "
+            "for a seed write torch.Generator().manual_seed(seed)"
+        )
+    return generator
+
+
+def _place(device: torch.device) -> tuple[str, int]:
+    # "cuda" and "cuda:0" are one place but not equal as devices.
+    return device.type, device.index or 0
+
+
+def _draw_seed(generator: torch.Generator) -> int:
+    draw = torch.randint(2**63 - 1, (), generator=generator, device=generator.device)
+    return int(draw.item())
+
+
+_shared_stream = NoiseStream()
+
+
+def inject_noise(
+    x: Tensor,
+    noise: float = DEFAULT_NOISE,
+    *,
+    std_over: str = "example",
+    generator: NoiseStream | torch.Generator | None = None,
+) -> Tensor:
+    """Return x + noise * std(x) * N(0, I), where x is already the sum x_l + F(x_l).
+
+    ``std_over="example"`` takes one standard deviation for each example, so that a prediction does
+    not depend on its batch mates; ``"batch"`` takes one for the whole tensor, as the authors'
+    released code does. The gradient flows through the standard deviation.
+    """
+    checks.number("noise", noise, low=0)
+    checks.choice("std_over", std_over, STD_OVER)
+    if not x.is_floating_point() or x.ndim < 2:
+        raise ValueError(f"x must be floating point, N x ..., found {x.dtype} {tuple(x.shape)}")
+    if noise == 0:
+        return x
+    if generator is None:
+        generator = _shared_stream
+    stream = generator if isinstance(generator, NoiseStream) else NoiseStream(generator)
+    # torch defines the gradient of std at a constant input as 0, so a flat image is harmless.
+    if std_over == "example":
+        std = x.std(dim=tuple(range(1, x.ndim)), correction=0, keepdim=True)
+    else:
+        std = x.std(correction=0)
+    return torch.addcmul(x, std, stream.normal_like(x), value=noise)
+
+
+class NoiseInjection(nn.Module):
+    """``inject_noise`` as a module: on in training and in evaluation alike.
+
+    ``.training`` has no say, because the noise is part of the model: it is what solves the
+    convection-diffusion equation rather than the transport equation. Change it with
+    :func:`set_noise`, or for a while with :func:`using_noise` and :func:`without_noise`.
+    """
+
+    def __init__(
+        self,
+        noise: float = DEFAULT_NOISE,
+        *,
+        std_over: str = "example",
+        generator: NoiseStream | torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.noise = checks.number("noise", noise, low=0)
+        self.std_over = checks.choice("std_over", std_over, STD_OVER)
+        self.stream = generator if isinstance(generator, NoiseStream) else NoiseStream(generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x + noise * std(x) * N(0, I)."""
+        return inject_noise(x, self.noise, std_over=self.std_over, generator=self.stream)
+
+    def extra_repr(self) -> str:
+        """Show the hyper-parameters."""
+        return f"noise={self.noise:g}, std_over={self.std_over!r}"
+
+
+def noise_modules(model: nn.Module) -> Iterator[NoiseInjection]:
+    """Yield every place where ``model`` adds noise."""
+    return (module for module in model.modules() if isinstance(module, NoiseInjection))
+
+
+def seed_noise(model: nn.Module, generator: torch.Generator) -> None:
+    """Let all of the model's noise come from ``generator`` from now on."""
+    share_stream(model, NoiseStream(generator))
+
+
+def share_stream(model: nn.Module, stream: NoiseStream) -> None:
+    """Let every place of ``model`` draw from one stream, so that no two repeat each other."""
+    for module in noise_modules(model):
+        module.stream = stream
+
+
+def set_noise(model: nn.Module, noise: float) -> None:
+    """Set the paper's a everywhere in ``model``."""
+    value = checks.number("noise", noise, low=0)
+    for module in noise_modules(model):
+        module.noise = value
+
+
+@contextmanager
+def using_noise(model: nn.Module, noise: float) -> Iterator[None]:
+    """Run ``model`` with another noise level inside a ``with`` block."""
+    before = [(module, module.noise) for module in noise_modules(model)]
+    set_noise(model, noise)
+    try:
+        yield
+    finally:
+        for module, value in before:
+            module.noise = value
+
+
+def without_noise(model: nn.Module) -> AbstractContextManager[None]:
+    """Switch the noise of ``model`` off inside a ``with`` block."""
+    return using_noise(model, 0.0)

@@ -1,0 +1,265 @@
+r"""Pre-activation residual networks (Sec. 2.1, Eqs. 3-4) with noise after every residual mapping.
+
+.. math:: F(x_l) = w^{C2} \otimes \mathrm{relu}(w^{B2} \odot w^{C1} \otimes
+          \mathrm{relu}(w^{B1} \odot x_l))
+
+Where a block changes the shape, its shortcut is a 1 x 1 convolution of the pre-activated input.
+Images come in [0, 1]; normalisation, if any, happens inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from enresnet import checks
+from enresnet.models.noise import (
+    NoiseInjection,
+    NoiseStream,
+    checked_generator,
+    fresh_generator,
+    noise_modules,
+)
+
+STEM_WIDTH = 16
+SMALLEST_IMAGE = 8  # pixels a side: two halvings leave 2 x 2
+
+
+class BasicBlock(nn.Module):
+    """Two 3 x 3 convolutions, each after BatchNorm and ReLU."""
+
+    expansion = 1
+
+    def __init__(self, in_width: int, width: int, stride: int, noise: NoiseInjection) -> None:
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(in_width)
+        self.conv1 = _conv(in_width, width, 3, stride)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv2 = _conv(width, width, 3)
+        self.shortcut = _shortcut(in_width, width, stride)
+        self.noise = noise
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x + F(x) + sigma N(0, I)."""
+        active = self.bn1(x).relu_()
+        skip = x if self.shortcut is None else self.shortcut(active)
+        residual = self.conv2(self.bn2(self.conv1(active)).relu_())
+        out: Tensor = self.noise(residual + skip)
+        return out
+
+
+class Bottleneck(nn.Module):
+    """1 x 1, 3 x 3 and 1 x 1 convolutions; the last widens by four."""
+
+    expansion = 4
+
+    def __init__(self, in_width: int, width: int, stride: int, noise: NoiseInjection) -> None:
+        super().__init__()
+        out_width = self.expansion * width
+        self.bn1 = nn.BatchNorm2d(in_width)
+        self.conv1 = _conv(in_width, width, 1)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv2 = _conv(width, width, 3, stride)
+        self.bn3 = nn.BatchNorm2d(width)
+        self.conv3 = _conv(width, out_width, 1)
+        self.shortcut = _shortcut(in_width, out_width, stride)
+        self.noise = noise
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x + F(x) + sigma N(0, I)."""
+        active = self.bn1(x).relu_()
+        skip = x if self.shortcut is None else self.shortcut(active)
+        residual = self.conv2(self.bn2(self.conv1(active)).relu_())
+        residual = self.conv3(self.bn3(residual).relu_())
+        out: Tensor = self.noise(residual + skip)
+        return out
+
+
+BLOCKS: dict[str, type[BasicBlock] | type[Bottleneck]] = {
+    "basic": BasicBlock,
+    "bottleneck": Bottleneck,
+}
+
+
+class ResNet(nn.Module):
+    """A stem, stages of residual blocks that halve the image, global average pooling, a classifier.
+
+    ``noise=0`` gives the base network, ``noise=0.1`` the paper's ResNet'. ``generator`` seeds the
+    weights and then serves the noise; without one both start from the system's entropy.
+    """
+
+    _shift: Tensor | None
+    _scale: Tensor | None
+
+    def __init__(
+        self,
+        *,
+        blocks: int,
+        widths: Sequence[int] = (16, 32, 64),
+        block: str = "basic",
+        num_classes: int = 10,
+        in_channels: int = 3,
+        noise: float = 0.0,
+        std_over: str = "example",
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.blocks = checks.integer("blocks", blocks, low=1)
+        self.widths = tuple(checks.integer("widths", width, low=1) for width in widths)
+        self.block = checks.choice("block", block, BLOCKS)
+        self.num_classes = checks.integer("num_classes", num_classes, low=2)
+        self.in_channels = checks.integer("in_channels", in_channels, low=1)
+        self.mean = _per_channel("mean", mean, in_channels)
+        self.std = _per_channel("std", std, in_channels, low=1e-6)
+        generator = fresh_generator() if generator is None else checked_generator(generator)
+        stream = NoiseStream(generator)
+
+        make, in_width = BLOCKS[self.block], STEM_WIDTH
+        self.stem = _conv(in_channels, in_width, 3)
+        self.stages = nn.ModuleList()
+        for index, width in enumerate(self.widths):
+            stage = nn.Sequential()
+            for position in range(blocks):
+                stride = 2 if index > 0 and position == 0 else 1
+                injection = NoiseInjection(noise, std_over=std_over, generator=stream)
+                stage.append(make(in_width, width, stride, injection))
+                in_width = make.expansion * width
+            self.stages.append(stage)
+        self.bn = nn.BatchNorm2d(in_width)
+        self.classifier = nn.utils.skip_init(nn.Linear, in_width, num_classes)
+        # Not persistent: they are hyper-parameters, kept in ``config``.
+        self.register_buffer("_shift", _channel_buffer(self.mean), persistent=False)
+        self.register_buffer("_scale", _channel_buffer(self.std), persistent=False)
+        self.reset_parameters(generator)
+
+    @torch.no_grad()
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the weights anew: He's normal with variance 2 / (kernel area x output channels)."""
+        generator = fresh_generator() if generator is None else checked_generator(generator)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(
+                    module.weight, mode="fan_out", nonlinearity="relu", generator=generator
+                )
+            elif isinstance(module, nn.BatchNorm2d):
+                module.reset_parameters()
+        bound = self.classifier.in_features**-0.5
+        self.classifier.weight.uniform_(-bound, bound, generator=generator)
+        self.classifier.bias.zero_()
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The arguments that build this network again."""
+        injection = next(noise_modules(self))
+        return {
+            "blocks": self.blocks,
+            "widths": list(self.widths),
+            "block": self.block,
+            "num_classes": self.num_classes,
+            "in_channels": self.in_channels,
+            "noise": injection.noise,
+            "std_over": injection.std_over,
+            "mean": self.mean,
+            "std": self.std,
+        }
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits N x num_classes for images N x in_channels x H x W in [0, 1]."""
+        self._check(images)
+        x = images
+        if self._shift is not None:
+            x = x - self._shift
+        if self._scale is not None:
+            x = x / self._scale
+        x = self.stem(x)
+        for stage in self.stages:
+            x = stage(x)
+        features = self.bn(x).relu_().mean(dim=(2, 3))
+        logits: Tensor = self.classifier(features)
+        return logits
+
+    def _check(self, images: Tensor) -> None:
+        if not images.is_floating_point():
+            raise TypeError(f"images must be floating point in [0, 1], found {images.dtype}")
+        shape = tuple(images.shape)
+        if len(shape) != 4 or shape[1] != self.in_channels or min(shape[2:]) < SMALLEST_IMAGE:
+            raise ValueError(
+                f"images must be N x {self.in_channels} x H x W with H and W at least "
+                f"{SMALLEST_IMAGE}, found {' x '.join(map(str, shape))}"
+            )
+
+    def extra_repr(self) -> str:
+        """Show the hyper-parameters."""
+        return ", ".join(f"{name}={value!r}" for name, value in self.config.items())
+
+
+def resnet(depth: int, *, block: str | None = None, **options: Any) -> ResNet:
+    """Return the ResNet of ``depth`` layers: 6n+2 with basic blocks, 9n+2 with bottlenecks.
+
+    A depth that is both, such as 20 or 110, means basic blocks unless ``block`` says otherwise.
+    """
+    blocks, block = resnet_blocks(depth, block)
+    return ResNet(blocks=blocks, block=block, **options)
+
+
+def wide_resnet(depth: int, widen: int, **options: Any) -> ResNet:
+    """Return WRN-``depth``-``widen``: 6n+4 layers, ``widen`` times as wide."""
+    return ResNet(
+        blocks=wide_resnet_blocks(depth), widths=[16 * widen, 32 * widen, 64 * widen], **options
+    )
+
+
+def resnet_blocks(depth: int, block: str | None = None) -> tuple[int, str]:
+    """Return the number of blocks a stage, and their kind, for a ResNet of ``depth`` layers."""
+    checks.integer("depth", depth, low=1)
+    if block is not None:
+        checks.choice("block", block, BLOCKS)
+    for kind, layers in (("basic", 6), ("bottleneck", 9)):
+        if block in (None, kind) and depth > 2 and depth % layers == 2:
+            return depth // layers, kind
+    rule = {None: "6n+2 or 9n+2", "basic": "6n+2", "bottleneck": "9n+2"}[block]
+    raise ValueError(f"depth must be {rule}, found {depth}")
+
+
+def wide_resnet_blocks(depth: int) -> int:
+    """Return the number of blocks a stage for a WideResNet of ``depth`` layers.
+
+    The paper's WRN-14-2 has two: alone of its kind, it counts 6n+2 layers.
+    """
+    checks.integer("depth", depth, low=1)
+    if depth == 14:
+        return 2
+    if depth < 10 or depth % 6 != 4:
+        raise ValueError(f"depth must be 6n+4, or 14 as in the paper's WRN-14-2; found {depth}")
+    return depth // 6
+
+
+def _conv(in_width: int, out_width: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+    # skip_init: torch's own initialisation would draw from the global generator.
+    conv: nn.Conv2d = nn.utils.skip_init(
+        nn.Conv2d, in_width, out_width, kernel, stride=stride, padding=kernel // 2, bias=False
+    )
+    return conv
+
+
+def _shortcut(in_width: int, out_width: int, stride: int) -> nn.Conv2d | None:
+    return _conv(in_width, out_width, 1, stride) if (in_width, 1) != (out_width, stride) else None
+
+
+def _per_channel(
+    name: str, values: Sequence[float] | None, channels: int, *, low: float = -float("inf")
+) -> list[float] | None:
+    if values is None:
+        return None
+    if len(values) != channels:
+        raise ValueError(f"{name} must hold {channels} numbers, one a channel; found {values!r}")
+    return [checks.number(name, value, low=low) for value in values]
+
+
+def _channel_buffer(values: list[float] | None) -> Tensor | None:
+    return None if values is None else torch.tensor(values).view(1, -1, 1, 1)

@@ -1,0 +1,95 @@
+"""Weights on disk: one safetensors file with all that is needed to build the model again.
+
+The header carries a description of the model as JSON: what it is made of and with which
+hyper-parameters. No pickle is written or read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from enresnet.files import replacing
+from enresnet.models.ensemble import Ensemble
+from enresnet.models.noise import seed_noise
+from enresnet.models.resnet import ResNet
+
+FORMAT = "enresnet-model-1"
+
+
+def save_model(model: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Write the model's weights and description to ``path``, whole or not at all."""
+    header = {"format": FORMAT, "model": json.dumps(describe(model))}
+    # clone: safetensors refuses tensors that share memory, as those of a repeated member do.
+    tensors = {
+        name: value.detach().cpu().contiguous().clone()
+        for name, value in model.state_dict().items()
+    }
+    with replacing(path) as temporary:
+        save_file(tensors, temporary, header)
+
+
+def load_model(
+    path: str | os.PathLike[str], *, generator: torch.Generator | None = None
+) -> ResNet | Ensemble:
+    """Build the model that ``path`` describes, on the CPU in evaluation mode, with its weights.
+
+    Weights stored below float32 are widened to it. ``generator`` seeds the noise.
+    """
+    target = Path(path)
+    if not target.is_file():
+        raise FileNotFoundError(f"no model at {target}")
+    try:
+        with safe_open(target, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{target} is not a whole safetensors file: {error}") from error
+    if header.get("format") != FORMAT:
+        raise ValueError(
+            f"{target} was not written by enresnet.save_model as {FORMAT!r} (its format is "
+            f"{header.get('format')!r}); build the model with create_model and load the tensors "
+            "with load_state_dict"
+        )
+    try:
+        model = rebuild(json.loads(header["model"]))
+        widest = max((t.dtype for t in tensors.values() if t.is_floating_point()), key=_bits)
+        model.to(torch.promote_types(widest, torch.float32)).load_state_dict(tensors)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{target} does not describe a model we can build: {error}") from error
+    if generator is not None:
+        seed_noise(model, generator)
+    return model.eval()
+
+
+def describe(model: nn.Module) -> dict[str, Any]:
+    """Return what :func:`rebuild` needs, as plain JSON."""
+    if isinstance(model, ResNet):
+        return {"resnet": model.config}
+    if isinstance(model, Ensemble):
+        return {"ensemble": model.config, "members": [describe(member) for member in model.members]}
+    raise TypeError(
+        f"model must be a ResNet or an Ensemble of them to be stored with its description, found "
+        f"{type(model).__name__}; store model.state_dict() with safetensors instead"
+    )
+
+
+def rebuild(description: dict[str, Any]) -> ResNet | Ensemble:
+    """Return the model that :func:`describe` described, with fresh weights."""
+    if set(description) == {"resnet"}:
+        return ResNet(**description["resnet"])
+    if set(description) == {"ensemble", "members"}:
+        members = [rebuild(member) for member in description["members"]]
+        return Ensemble(members, **description["ensemble"])
+    raise ValueError(f"a description holds resnet, or ensemble and members; found {description}")
+
+
+def _bits(dtype: torch.dtype) -> int:
+    return torch.finfo(dtype).bits

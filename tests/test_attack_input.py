@@ -1,0 +1,177 @@
+"""Bad input gets an error that names the argument; nothing is computed."""
+
+import numpy as np
+import pytest
+import torch
+
+from enresnet.attacks import FGSM, IFGSM, PGD, CarliniWagner, RandomNoise, create_attack
+from problems import SmallNet, every_attack, random_problem
+
+IMAGES, LABELS = random_problem()
+
+
+def changed(index, value):
+    images = IMAGES.clone()
+    images[index] = value
+    return images
+
+
+@pytest.mark.parametrize("attack", every_attack(), ids=repr)
+@pytest.mark.parametrize(
+    ("images", "labels", "error", "words"),
+    [
+        (changed((0, 0, 0, 0), 1.001), LABELS, ValueError, r"images must lie in \[0, 1\].*1\.001"),
+        (changed((0, 0, 0, 0), -0.1), LABELS, ValueError, r"images must lie in \[0, 1\]"),
+        (changed((4, 2, 7, 7), torch.nan), LABELS, ValueError, r"images must lie in \[0, 1\].*nan"),
+        (changed((4, 2, 7, 7), torch.inf), LABELS, ValueError, r"images must lie in \[0, 1\].*inf"),
+        ((IMAGES * 255).to(torch.uint8), LABELS, TypeError, "images.*uint8.*255"),
+        (IMAGES.numpy(), LABELS, TypeError, "images must be a floating-point tensor"),
+        (IMAGES.flatten(), LABELS, ValueError, "labels must be one class number an image"),
+        (IMAGES[0, 0, 0], LABELS, ValueError, r"images must be N x \.\.\."),
+        (IMAGES, LABELS[:-1], ValueError, "labels must be one class number an image, here 5"),
+        (IMAGES, LABELS[:, None], ValueError, "labels must be one class number an image"),
+        (IMAGES, LABELS.float(), TypeError, "labels must be a tensor of integers.*float32"),
+        (IMAGES, LABELS.bool(), TypeError, "labels must be a tensor of integers.*bool"),
+        (IMAGES, LABELS.tolist(), TypeError, "labels must be a tensor of integers.*list"),
+        (IMAGES, LABELS - 4, ValueError, "labels must be class numbers from 0 up"),
+    ],
+)
+def test_images_and_labels(attack, images, labels, error, words):
+    if isinstance(images, torch.Tensor) and images.ndim == 1 and len(images) > 8:
+        words = r"images must be N x \.\.\."
+    calls = []
+
+    def model(x):
+        calls.append(x)
+        return SmallNet()(x)
+
+    with pytest.raises(error, match=words):
+        attack(model, images, labels)
+    assert not calls
+
+
+@pytest.mark.parametrize("attack", every_attack(), ids=repr)
+@pytest.mark.parametrize(
+    ("output", "words"),
+    [
+        (lambda x: x, r"N x classes, here 5 x classes; found \(5, 3, 8, 8\)"),
+        (lambda x: x.sum(dim=(1, 2, 3)), "N x classes"),
+        (lambda x: x.mean(dim=(2, 3))[:-1], "N x classes"),
+        (lambda x: (x.mean(dim=(2, 3)),), "N x classes, here 5 x classes; found tuple"),
+        (lambda x: x.mean(dim=(1, 2, 3))[:, None], "at least 2 classes"),
+        (lambda x: x.mean(dim=(2, 3)).long(), "floating-point"),
+        (lambda x: x.mean(dim=(2, 3)), "labels must be below the model's 3 classes, found 3"),
+    ],
+)
+def test_outputs(attack, output, words):
+    if isinstance(attack, RandomNoise) and attack.restarts == 1:
+        pytest.skip("never asks the model")
+    labels = torch.tensor([0, 1, 2, 1, 3])
+    with pytest.raises(ValueError, match=words):
+        attack(output, IMAGES, labels)
+
+
+def test_a_model_without_gradient_is_named():
+    model = SmallNet()
+
+    def hidden(images):
+        with torch.no_grad():
+            return model(images)
+
+    with pytest.raises(ValueError, match="model gives no gradient"):
+        FGSM()(hidden, IMAGES, LABELS)
+
+
+def test_a_model_that_cannot_be_called():
+    with pytest.raises(TypeError, match="model must be an nn.Module or a callable, found str"):
+        FGSM()("resnet20", IMAGES, LABELS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "words"),
+    [
+        (FGSM, {"epsilon": -0.1}, "epsilon must be finite and at least 0, found -0.1"),
+        (FGSM, {"epsilon": 8}, "epsilon must be at most 1.*8/255"),
+        (FGSM, {"epsilon": float("nan")}, "epsilon must be"),
+        (FGSM, {"norm": "l1"}, "norm must be one of l2, linf"),
+        (PGD, {"epsilon": float("inf"), "norm": "l2"}, "epsilon must be"),
+        (IFGSM, {"steps": 0}, "steps must be at least 1, found 0"),
+        (IFGSM, {"step_size": -1}, "step_size must be"),
+        (PGD, {"restarts": 0}, "restarts must be at least 1"),
+        (PGD, {"eot": 0}, "eot must be at least 1"),
+        (PGD, {"goal": "targetted"}, "goal must be one of.*Did you mean targeted"),
+        (CarliniWagner, {"space": "fourier"}, "space must be one of pixel, tanh"),
+        (CarliniWagner, {"kappa": -1}, "kappa must be"),
+        (CarliniWagner, {"c": -1}, "c must be"),
+    ],
+)
+def test_values(kind, options, words):
+    with pytest.raises(ValueError, match=words):
+        kind(**options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "words"),
+    [
+        (FGSM, {"epsilon": "8/255"}, "epsilon must be a number"),
+        (FGSM, {"epsilon": True}, "epsilon must be a number"),
+        (IFGSM, {"steps": 2.5}, "steps must be an integer"),
+        (IFGSM, {"eot": None}, "eot must be an integer"),
+        (PGD, {"generator": 0}, r"generator must be a torch.Generator.*manual_seed\(seed\)"),
+    ],
+)
+def test_types(kind, options, words):
+    with pytest.raises(TypeError, match=words):
+        kind(**options)
+
+
+def test_numbers_of_other_libraries_are_numbers():
+    assert IFGSM(epsilon=np.float32(0.5), steps=np.int64(3)).steps == 3
+
+
+@pytest.mark.parametrize("batch_size", [0, -1])
+def test_batch_size(batch_size):
+    with pytest.raises(ValueError, match="batch_size must be at least 1"):
+        FGSM()(SmallNet(), IMAGES, LABELS, batch_size=batch_size)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("fgsm", "FGSM(epsilon=8/255, norm='linf', eot=1, goal='untargeted')"),
+        (
+            "ifgsm20",
+            "IFGSM(epsilon=8/255, step_size=2/255, steps=20, norm='linf', eot=1, "
+            "goal='untargeted')",
+        ),
+        (
+            "pgd7_l2",
+            "PGD(epsilon=0.5, step_size=0.125, steps=7, restarts=1, norm='l2', eot=1, "
+            "goal='untargeted')",
+        ),
+        (
+            "cw",
+            "CarliniWagner(c=10, kappa=0, steps=50, step_size=0.0006, space='tanh', eot=1, "
+            "goal='untargeted')",
+        ),
+    ],
+)
+def test_names_give_the_papers_settings(name, shown):
+    assert repr(create_attack(name)) == shown
+    assert create_attack(name).name == name
+
+
+@pytest.mark.parametrize("name", ["cw_pixel", "cw100_pixel", "noise", "noise_l2", "ifgsm5_l2"])
+def test_names_come_back(name):
+    assert create_attack(name, eot=3).name == name
+
+
+@pytest.mark.parametrize("name", ["fgsm20", "ifgms20", "cw_l2", "pgd_pixel", "", "noise5", None])
+def test_unknown_names_list_the_known_ones(name):
+    with pytest.raises(ValueError, match="unknown attack.*known are fgsm, ifgsm20"):
+        create_attack(name)
+
+
+def test_another_epsilon_brings_its_step():
+    assert IFGSM(epsilon=0.2).step_size == pytest.approx(0.05)
+    assert IFGSM(epsilon=0.2, step_size=0.01).step_size == 0.01

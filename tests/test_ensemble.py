@@ -1,0 +1,170 @@
+"""Ensembles: how outputs are averaged; and their names."""
+
+import pytest
+import torch
+from torch import nn
+
+from enresnet.models import (
+    Ensemble,
+    canonical_name,
+    create_model,
+    list_models,
+    paper_name,
+    resnet,
+    without_noise,
+)
+from problems import SmallNet, seeded
+
+IMAGES = torch.rand(4, 3, 8, 8, generator=seeded())
+
+
+def members(count=3):
+    return [SmallNet(seed=seed).eval() for seed in range(count)]
+
+
+def test_logits_are_averaged():
+    nets = members()
+    expected = torch.stack([net(IMAGES) for net in nets]).mean(dim=0)
+    torch.testing.assert_close(Ensemble(nets)(IMAGES), expected)
+
+
+def test_weights_are_normalised():
+    nets = members(2)
+    expected = 0.75 * nets[0](IMAGES) + 0.25 * nets[1](IMAGES)
+    model = Ensemble(nets, weights=[3, 1])
+    torch.testing.assert_close(model(IMAGES), expected)
+    model.set_weights([0, 5])
+    torch.testing.assert_close(model(IMAGES), nets[1](IMAGES))
+    assert model.weights.tolist() == [0, 1]
+
+
+def test_probabilities_are_averaged_and_returned_as_logarithms():
+    nets = members()
+    expected = torch.stack([net(IMAGES).softmax(dim=1) for net in nets]).mean(dim=0)
+    output = Ensemble(nets, average="probabilities")(IMAGES)
+    torch.testing.assert_close(output.exp(), expected)
+    torch.testing.assert_close(output.softmax(dim=1), expected)
+    one_only = Ensemble(nets, average="probabilities", weights=[1, 0, 0])
+    torch.testing.assert_close(one_only(IMAGES), nets[0](IMAGES).log_softmax(dim=1))
+    images = IMAGES.clone().requires_grad_()
+    one_only(images).sum().backward()
+    assert images.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("average", ["logits", "probabilities"])
+def test_draws_are_averaged_inside_one_prediction(average):
+    model = create_model("en1_resnet8", average=average, generator=seeded()).eval()
+    model(IMAGES)
+
+    def spread(draws):
+        model.draws = draws
+        with torch.no_grad():
+            return torch.stack([model(IMAGES) for _ in range(60)]).var(dim=0).mean().item()
+
+    assert spread(9) == pytest.approx(spread(1) / 9, rel=0.4)
+
+
+def test_draws_equal_the_mean_of_predictions():
+    model = create_model("en2_resnet8", draws=3, generator=seeded()).eval()
+    model.members[0].stages[0][0].noise.stream.source.manual_seed(5)
+    averaged = model(IMAGES)
+    model.draws = 1
+    model.members[0].stages[0][0].noise.stream.source.manual_seed(5)
+    torch.testing.assert_close(averaged, torch.stack([model(IMAGES) for _ in range(3)]).mean(dim=0))
+
+
+def test_parts_weigh_equally_whatever_their_members():
+    model = create_model("en2_resnet8+en1_wrn10_1", generator=seeded()).eval()
+    with without_noise(model):
+        first = torch.stack([net(IMAGES) for net in model.members[0].members]).mean(dim=0)
+        second = model.members[1].members[0](IMAGES)
+        torch.testing.assert_close(model(IMAGES), (first + second) / 2)
+
+
+def test_a_plain_ensemble_has_no_noise():
+    model = create_model("en2_resnet8", noise=0).eval()
+    assert torch.equal(model(IMAGES), model(IMAGES))
+    assert len(model.members) == 2
+    assert not torch.equal(*(net.stem.weight for net in model.members))
+
+
+def test_a_plain_name_is_a_network_without_noise():
+    model = create_model("resnet8").eval()
+    assert torch.equal(model(IMAGES), model(IMAGES))
+    mixed = create_model("resnet8+en1_resnet8", generator=seeded())
+    assert [net.config["noise"] for net in (mixed.members[0].members[0],)] == [0]
+    assert mixed.members[1].members[0].config["noise"] == 0.1
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        ("en5_resnet20", "en5_resnet20"),
+        ("En5ResNet20", "en5_resnet20"),
+        ("En_5ResNet20", "en5_resnet20"),
+        ("En$_5$ResNet20", "en5_resnet20"),
+        ("ResNet110", "resnet110"),
+        ("WRN-14-2", "wrn14_2"),
+        ("WideResNet34-10", "wrn34_10"),
+        ("En1WideResNet34-10", "en1_wrn34_10"),
+        ("En2ResNet110&En1WideResNet34-10", "en2_resnet110+en1_wrn34_10"),
+        (" en1_resnet20 + en1_resnet32 ", "en1_resnet20+en1_resnet32"),
+        ("resnet29", "resnet29_bottleneck"),
+        ("en3_resnet164_bottleneck", "en3_resnet164_bottleneck"),
+    ],
+)
+def test_spellings(spelling, name):
+    assert canonical_name(spelling) == name
+
+
+def test_every_listed_name_comes_back_from_the_papers_spelling():
+    for name in list_models():
+        assert canonical_name(name) == name
+        assert canonical_name(paper_name(name)) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("resnt20", "unknown model 'resnt20'.*Did you mean resnet20"),
+        ("en5_resnet21", r"6n\+2.*found 21.*Did you mean .*en5_resnet20"),
+        ("en5-resnet", "unknown model.*Did you mean"),
+        ("en0_resnet20", "number of members must be at least 1.*Did you mean"),
+        ("wrn34-0", "width must be at least 1"),
+        ("wrn34_11_2", "unknown model"),
+        ("en2_resnet20+", "unknown model ''"),
+        ("en2_resnet20+vgg16", r"unknown model 'vgg16' in 'en2_resnet20\+vgg16'"),
+        ("wrn20_2", r"6n\+4, or 14"),
+    ],
+)
+def test_unknown_names(name, words):
+    with pytest.raises(ValueError, match=words):
+        create_model(name)
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "words"),
+    [
+        (lambda: Ensemble([]), TypeError, "members must be one or more"),
+        (lambda: Ensemble([1]), TypeError, "members must be one or more"),
+        (lambda: Ensemble(members(2), weights=[1]), ValueError, "weights must hold 2 numbers"),
+        (lambda: Ensemble(members(2), weights=[0, 0]), ValueError, "sum above 0"),
+        (lambda: Ensemble(members(2), weights=[1, -1]), ValueError, "weights must be"),
+        (lambda: Ensemble(members(2), draws=0), ValueError, "draws must be at least 1"),
+        (lambda: Ensemble(members(2), average="votes"), ValueError, "average must be one of"),
+        (lambda: create_model("resnet8", noise=0.1), ValueError, "contradicts.*en1_resnet8"),
+        (lambda: create_model("resnet8", draws=2), ValueError, "belong to ensembles.*en1_resnet8"),
+        (lambda: create_model("en1_resnet8", noise=-1), ValueError, "noise must be"),
+        (lambda: create_model(20), TypeError, "name must be a string"),
+        (lambda: create_model("resnet8", generator=1), TypeError, "generator must be"),
+    ],
+)
+def test_bad_input(build, error, words):
+    with pytest.raises(error, match=words):
+        build()
+
+
+def test_any_module_can_be_a_member():
+    model = Ensemble([nn.Sequential(nn.Flatten(), nn.Linear(192, 10)), resnet(8)])
+    assert model(IMAGES).shape == (4, 10)
+    assert "weights=[0.5, 0.5]" in repr(model)

@@ -1,0 +1,146 @@
+"""Weights on disk: what is loaded is what was saved, or an error."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from enresnet.models import Ensemble, create_model, load_model, save_model, seed_noise
+from problems import SmallNet, seeded
+
+IMAGES = torch.rand(2, 1, 8, 8, generator=seeded())
+OPTIONS = {"in_channels": 1, "num_classes": 3}
+
+
+def same_predictions(one, two):
+    for model in (one, two):
+        seed_noise(model.eval(), seeded(9))
+    return torch.equal(one(IMAGES), two(IMAGES))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("resnet8", {"mean": [0.1], "std": [0.3]}),
+        ("resnet11", {}),
+        ("wrn10_2", {}),
+        ("en2_resnet8", {"noise": 0.3, "std_over": "batch", "draws": 2}),
+        ("en2_resnet8", {"weights": [1, 3], "average": "probabilities"}),
+        ("en2_resnet8+resnet14+en1_wrn10_1", {"weights": [1, 2, 1]}),
+    ],
+)
+def test_a_model_comes_back_whole(tmp_path, name, options):
+    model = create_model(name, **OPTIONS, **options)
+    model.train()(IMAGES)  # moves the BatchNorm statistics
+    save_model(model, tmp_path / "model.safetensors")
+    again = load_model(tmp_path / "model.safetensors")
+    assert not again.training
+    assert repr(again) == repr(model)
+    assert same_predictions(model, again)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_the_loaded_noise_is_seedable(tmp_path):
+    save_model(create_model("en1_resnet8", **OPTIONS), tmp_path / "m")
+    one, two = (load_model(tmp_path / "m", generator=seeded(2))(IMAGES) for _ in range(2))
+    assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize(
+    ("stored", "loaded"),
+    [
+        (torch.float16, torch.float32),
+        (torch.bfloat16, torch.float32),
+        (torch.float64, torch.float64),
+    ],
+)
+def test_narrow_weights_are_widened(tmp_path, stored, loaded):
+    save_model(create_model("en2_resnet8", **OPTIONS).to(stored), tmp_path / "m")
+    model = load_model(tmp_path / "m")
+    assert {p.dtype for p in model.parameters()} == {loaded}
+    assert model(IMAGES.to(loaded)).isfinite().all()
+
+
+def test_a_member_given_twice_is_stored_twice(tmp_path):
+    net = create_model("resnet8", **OPTIONS)
+    save_model(Ensemble([net, net]), tmp_path / "m")
+    assert same_predictions(load_model(tmp_path / "m"), Ensemble([net, net]))
+
+
+def test_other_modules_are_refused_and_nothing_is_written(tmp_path):
+    for model in (nn.Linear(2, 2), Ensemble([SmallNet()])):
+        with pytest.raises(TypeError, match="model must be a ResNet or an Ensemble"):
+            save_model(model, tmp_path / "m")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failed_save_keeps_the_old_file(tmp_path, monkeypatch):
+    model, path = create_model("resnet8", **OPTIONS), tmp_path / "m"
+    save_model(model, path)
+    before = path.read_bytes()
+
+    def fail(_, filename, __):
+        filename.write_bytes(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr("enresnet.models.storage.save_file", fail)
+    with pytest.raises(OSError, match="disk full"):
+        save_model(model, path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+class TestDamage:
+    @pytest.fixture
+    def path(self, tmp_path):
+        save_model(create_model("resnet8", **OPTIONS), tmp_path / "m")
+        return tmp_path / "m"
+
+    def test_missing(self, tmp_path):
+        with pytest.raises(FileNotFoundError, match="no model at .*nothing"):
+            load_model(tmp_path / "nothing")
+        with pytest.raises(FileNotFoundError, match="its folder does not exist"):
+            save_model(create_model("resnet8"), tmp_path / "no" / "m")
+
+    @pytest.mark.parametrize("keep", [0, 7, 100, -1])
+    def test_truncated(self, path, keep):
+        path.write_bytes(path.read_bytes()[:keep])
+        with pytest.raises(ValueError, match="is not a whole safetensors file"):
+            load_model(path)
+
+    def test_pickle(self, path):
+        torch.save({"weight": torch.ones(1)}, path)
+        with pytest.raises(ValueError, match="is not a whole safetensors file"):
+            load_model(path)
+
+    def test_made_by_others(self, path):
+        save_file({"x": torch.ones(1)}, path)
+        with pytest.raises(ValueError, match="not written by enresnet.save_model"):
+            load_model(path)
+
+    @pytest.mark.parametrize(
+        "description",
+        [
+            "not json",
+            "3",
+            "{}",
+            '{"resnet": {"blocks": 1, "gain": 2}}',
+            '{"resnet": {"blocks": -1}}',
+            '{"resnet": {"blocks": 2, "in_channels": 1, "num_classes": 3}}',
+            '{"ensemble": {}, "members": []}',
+        ],
+    )
+    def test_another_description(self, path, description):
+        save_file(load_file(path), path, {"format": "enresnet-model-1", "model": description})
+        with pytest.raises(ValueError, match="does not describe a model we can build"):
+            load_model(path)
+
+    def test_other_tensors(self, path):
+        tensors = load_file(path)
+        tensors.pop("stem.weight")
+        config = json.dumps({"resnet": create_model("resnet8", **OPTIONS).config})
+        save_file(tensors, path, {"format": "enresnet-model-1", "model": config})
+        with pytest.raises(ValueError, match=r"stem\.weight"):
+            load_model(path)
