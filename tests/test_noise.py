@@ -118,8 +118,8 @@ def test_switching_off_and_on():
     assert not torch.equal(model(x), model(x))
     with using_noise(model, 5.0):
         assert (model(x) - quiet).abs().mean() > 0.01
-    with pytest.raises(TypeError), using_noise(model, 5.0):
-        model("not images")
+    with pytest.raises(ValueError, match="images must be"), using_noise(model, 5.0):
+        model(torch.rand(3))
     assert model.members[0].config["noise"] == 0.1
     set_noise(model, 0)
     assert torch.equal(model(x), quiet)
