@@ -16,7 +16,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise FileNotFoundError(f"cannot write {target}: its folder does not exist")
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
+        temporary.touch()  # with the permissions that any new file gets
+        mode = temporary.stat().st_mode
         yield temporary
+        temporary.chmod(mode)
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)

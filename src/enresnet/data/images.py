@@ -1,0 +1,197 @@
+"""Labelled images, whole in memory where they fit: batches in [0, 1] are cut from one tensor."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from enresnet import checks
+
+Batch = tuple[Tensor, Tensor]
+
+
+class LazyPixels:
+    """The images of a dataset too large for memory, read when they are asked for."""
+
+    def __init__(self, dataset: Any, rows: Tensor) -> None:
+        self._dataset = dataset
+        self._rows = rows
+        first = _image(dataset[int(rows[0])], int(rows[0]))
+        self.shape = torch.Size((len(rows), *first.shape))
+        self.dtype = first.dtype
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, rows: Tensor | slice) -> Tensor:
+        pixels = torch.empty((len(self._rows[rows]), *self.shape[1:]), dtype=self.dtype)
+        for position, index in enumerate(self._rows[rows].tolist()):
+            image = _image(self._dataset[index], index)
+            if image.shape != self.shape[1:] or image.dtype != self.dtype:
+                raise ValueError(
+                    f"dataset must hold images of one shape and type: the first is "
+                    f"{_kind(self.shape[1:], self.dtype)}, image {index} is "
+                    f"{_kind(image.shape, image.dtype)}"
+                )
+            pixels[position] = image
+        return pixels
+
+    def narrowed(self, rows: Tensor | slice) -> LazyPixels:
+        """Return some of the images, still unread."""
+        return LazyPixels(self._dataset, self._rows[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Images N x C x H x W with a class number each.
+
+    ``pixels`` are uint8 from 0 to ``levels`` (255, or 16 for the digits), or floating point in
+    [0, 1]; one tensor where they fit in memory. :meth:`batch` gives float32 in [0, 1].
+    """
+
+    pixels: Tensor | LazyPixels
+    labels: Tensor
+    classes: tuple[str, ...]
+    levels: int = 255
+
+    def __post_init__(self) -> None:
+        if len(self.pixels.shape) != 4 or len(self.pixels) != len(self.labels):
+            raise ValueError(
+                f"pixels must be N x C x H x W with a label each, found {tuple(self.pixels.shape)} "
+                f"and {len(self.labels)} labels"
+            )
+        if not len(self.labels):
+            raise ValueError("there must be at least one image, found none")
+        low, high = int(self.labels.min()), int(self.labels.max())
+        if not 0 <= low <= high < len(self.classes):
+            raise ValueError(
+                f"labels must lie between 0 and {len(self.classes) - 1}, found {low} to {high}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    @property
+    def channels(self) -> int:
+        """The number of colour channels."""
+        return int(self.pixels.shape[1])
+
+    def batch(self, rows: Tensor | slice) -> Batch:
+        """Return images in [0, 1] and labels."""
+        return self.in_unit_range(self.pixels[rows]), self.labels[rows]
+
+    def in_unit_range(self, pixels: Tensor) -> Tensor:
+        """Return pixels of this set, perhaps augmented, as float32 in [0, 1]."""
+        if not pixels.is_floating_point():
+            return pixels / self.levels
+        low, high = (float(value) for value in torch.aminmax(pixels))
+        if not (low >= 0 and high <= 1):
+            raise ValueError(
+                f"floating-point images must lie in [0, 1], found {low:g} to {high:g}; "
+                "normalisation belongs inside the model"
+            )
+        return pixels
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """Yield all images in order, ``size`` at a time."""
+        for start in range(0, len(self), size):
+            yield self.batch(slice(start, start + size))
+
+    def subset(self, rows: Tensor | slice) -> Images:
+        """Return some of the images."""
+        if isinstance(self.pixels, LazyPixels):
+            pixels: Tensor | LazyPixels = self.pixels.narrowed(rows)
+        else:
+            pixels = self.pixels[rows]
+        return Images(pixels, self.labels[rows], self.classes, self.levels)
+
+    def first(self, limit: int | None) -> Images:
+        """Return the first ``limit`` images, or all."""
+        return self if limit is None else self.subset(slice(checks.integer("limit", limit, low=1)))
+
+    def split(self, held_out: int, *, seed: int = 0) -> tuple[Images, Images]:
+        """Return the images less ``held_out`` random ones, and those; a seed fixes which."""
+        if not 0 < held_out < len(self):
+            raise ValueError(
+                f"held_out must be between 1 and {len(self) - 1}, one less than there are images; "
+                f"found {held_out}"
+            )
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
+        # Sorted: a subset keeps the canonical order of the whole.
+        kept, out = order[held_out:].sort().values, order[:held_out].sort().values
+        return self.subset(kept), self.subset(out)
+
+
+def from_dataset(
+    dataset: Any,
+    *,
+    classes: Sequence[str] | None = None,
+    limit: int | None = None,
+    in_memory: bool | None = None,
+) -> Images:
+    """Take any ``torch.utils.data.Dataset`` of image/label pairs.
+
+    Images may be uint8 from 0 to 255 or floating point in [0, 1], C x H x W or H x W, all of one
+    shape. They are read into one tensor, unless that would take more than half of the free memory
+    (``in_memory`` overrides): then each is read again whenever it is needed.
+    """
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise TypeError(
+            f"dataset must have a length and items, as torch.utils.data.Dataset has; found "
+            f"{type(dataset).__name__}"
+        )
+    count = len(dataset) if limit is None else min(limit, len(dataset))
+    if count == 0:
+        raise ValueError("dataset must hold at least one image, found none")
+    pixels: Tensor | LazyPixels = LazyPixels(dataset, torch.arange(count))
+    if in_memory is None:
+        needed = count * pixels.shape[1:].numel() * pixels.dtype.itemsize
+        in_memory = needed <= _free_memory() / 2
+    labels = _labels(dataset, count)
+    if in_memory:
+        pixels = pixels[:]
+    if classes is None:
+        classes = getattr(dataset, "classes", None) or [
+            str(label) for label in range(int(labels.max()) + 1)
+        ]
+    return Images(pixels, labels, tuple(classes))
+
+
+def _labels(dataset: Any, count: int) -> Tensor:
+    # torchvision's habit: labels without reading the images
+    known = getattr(dataset, "targets", None)
+    if known is None or len(known) != len(dataset):
+        known = [dataset[index][1] for index in range(count)]
+    return torch.tensor([int(label) for label in known[:count]])
+
+
+def _image(item: Any, index: int) -> Tensor:
+    if not isinstance(item, tuple | list) or len(item) != 2 or not isinstance(item[0], Tensor):
+        raise TypeError(
+            f"dataset must give (image tensor, label) pairs, item {index} is "
+            f"{type(item).__name__}; a transform such as torchvision's PILToTensor makes tensors"
+        )
+    image = item[0] if item[0].ndim == 3 else item[0][None]
+    if image.ndim != 3 or not (image.dtype == torch.uint8 or image.is_floating_point()):
+        raise ValueError(
+            f"dataset must hold images C x H x W, uint8 or floating point; item {index} is "
+            f"{_kind(item[0].shape, item[0].dtype)}"
+        )
+    return image if image.dtype == torch.uint8 else image.to(torch.float32)
+
+
+def _kind(shape: torch.Size, dtype: torch.dtype) -> str:
+    return f"{' x '.join(map(str, shape))} {dtype}"
+
+
+def _free_memory() -> float:
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return math.inf  # not a POSIX system: we cannot know
