@@ -17,10 +17,16 @@ PACKAGE = ROOT / "src" / "enresnet"
 
 # Data flows from left to right; a module imports from its own room and from rooms to its left.
 ROOMS = ["data", "models", "attacks", "evaluation", "training", "pde", "paper", "report", "cli"]
-FOUNDATION = ["checks", "files", "progress"]  # single files that import nothing of ours
+FOUNDATION = [
+    "checks",
+    "files",
+    "progress",
+    "randomness",
+]  # single files that import nothing of ours
 
 
 def room_of(module):
+    """Return the room of a module; "" for enresnet itself, which shows the public names."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 else ""
 
@@ -47,7 +53,7 @@ def back_edges(files):
         package = module.rpartition(".")[0]
         for target in imports_of(source, package):
             there = room_of(target)
-            if there in FOUNDATION or there == here:
+            if there in FOUNDATION or there == here or (there == "" and here == "cli"):
                 continue
             if here in FOUNDATION or there not in ROOMS or ROOMS.index(there) > ROOMS.index(here):
                 found.append(f"{module} imports {target}")
@@ -58,7 +64,7 @@ def test_imports_flow_one_way():
     files = {
         ".".join(["enresnet", *path.relative_to(PACKAGE).with_suffix("").parts]): path.read_text()
         for path in PACKAGE.rglob("*.py")
-        if path.parent != PACKAGE or path.stem not in ("__init__", "cli")
+        if path != PACKAGE / "__init__.py"
     }
     assert len(files) > 10
     assert {room_of(module) for module in files} <= {*ROOMS, *FOUNDATION}
@@ -120,8 +126,10 @@ def test_tables(capsys, tmp_path):
 def test_bad_input_ends_with_code_2(capsys, tmp_path):
     assert main(["models", "--json", str(tmp_path / "no" / "file")]) == 2
     assert "no/file" in capsys.readouterr().err
+    assert main(["modles"]) == 2
+    assert "Did you mean models?" in capsys.readouterr().err
     with pytest.raises(SystemExit) as stop:
-        main(["modles"])
+        main(["models", "--jsn", "x"])
     assert stop.value.code == 2
 
 

@@ -10,6 +10,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from enresnet.data import load_data
+    from enresnet.evaluation import evaluate, transfer
     from enresnet.models import (
         Ensemble,
         NoiseInjection,
@@ -27,19 +29,27 @@ __all__ = [
     "Ensemble",
     "NoiseInjection",
     "create_model",
+    "evaluate",
     "inject_noise",
     "list_models",
+    "load_data",
     "load_model",
     "save_model",
     "seed_noise",
+    "transfer",
     "using_noise",
     "without_noise",
 ]
 
 __version__ = version("enresnet")
 
-_ROOM_OF = dict.fromkeys(__all__, "enresnet.models")
-_ROOMS = ("models", "attacks")
+_ROOM_OF = {
+    **dict.fromkeys(__all__, "enresnet.models"),
+    "evaluate": "enresnet.evaluation",
+    "load_data": "enresnet.data",
+    "transfer": "enresnet.evaluation",
+}
+_ROOMS = ("data", "models", "attacks", "evaluation", "training")
 
 
 def __getattr__(name: str) -> Any:

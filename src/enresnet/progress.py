@@ -12,10 +12,11 @@ PATIENCE = 2.0  # seconds of work before a bar is worth its place on the screen
 
 @contextmanager
 def progress_bar(
-    title: str, total: int, *, show: bool | None = None
+    title: str, total: int, *, unit: str = "", show: bool | None = None
 ) -> Iterator[Callable[[int], None]]:
     """Yield a function that takes the amount of work just done, out of ``total``.
 
+    A ``unit`` adds a rate, such as images/s.
     ``show=None`` shows the bar when standard error is a terminal; True and False insist.
     """
     wanted = sys.stderr.isatty() if show is None else show
@@ -27,7 +28,7 @@ def progress_bar(
             nonlocal done, draw
             done += amount
             if draw is None and wanted and (show or time.monotonic() - started > PATIENCE):
-                draw = _open_bar(stack, title, total, transient=show is None)
+                draw = _open_bar(stack, title, total, unit, transient=show is None)
             if draw is not None:
                 draw(done)
 
@@ -35,7 +36,7 @@ def progress_bar(
 
 
 def _open_bar(
-    stack: ExitStack, title: str, total: int, *, transient: bool
+    stack: ExitStack, title: str, total: int, unit: str, *, transient: bool
 ) -> Callable[[int], None]:
     from rich import console, progress  # only now: most calls never show a bar
 
@@ -43,10 +44,16 @@ def _open_bar(
         progress.TextColumn("{task.description}"),
         progress.BarColumn(),
         progress.TaskProgressColumn(),
+        progress.TextColumn("{task.fields[rate]}"),
         progress.TimeElapsedColumn(),
         progress.TimeRemainingColumn(),
         console=console.Console(stderr=True),
         transient=transient,
     )
-    task = stack.enter_context(bar).add_task(title, total=total)
-    return lambda done: bar.update(task, completed=done)
+    task = stack.enter_context(bar).add_task(title, total=total, rate="")
+
+    def draw(done: int) -> None:
+        speed = bar.tasks[0].speed
+        bar.update(task, completed=done, rate=f"{speed:.0f} {unit}/s" if unit and speed else "")
+
+    return draw

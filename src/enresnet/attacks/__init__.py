@@ -5,7 +5,7 @@ from enresnet.attacks.carlini_wagner import CarliniWagner
 from enresnet.attacks.fgsm import FGSM
 from enresnet.attacks.gradient import frozen
 from enresnet.attacks.ifgsm import IFGSM
-from enresnet.attacks.names import create_attack, list_attacks
+from enresnet.attacks.names import attack_at, create_attack, list_attacks
 from enresnet.attacks.pgd import PGD
 from enresnet.attacks.random_noise import RandomNoise
 
@@ -16,6 +16,7 @@ __all__ = [
     "Attack",
     "CarliniWagner",
     "RandomNoise",
+    "attack_at",
     "create_attack",
     "frozen",
     "list_attacks",

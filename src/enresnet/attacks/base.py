@@ -15,6 +15,7 @@ from enresnet import checks
 from enresnet.attacks.gradient import Model, expected_gradient, frozen, modules_within
 from enresnet.attacks.losses import cross_entropy, margin, rivals
 from enresnet.progress import progress_bar
+from enresnet.randomness import checked_generator
 
 GOALS = ("untargeted", "targeted", "runner_up")
 
@@ -39,15 +40,7 @@ class Attack(ABC):
     ) -> None:
         self.eot = checks.integer("eot", eot, low=1)
         self.goal = checks.choice("goal", goal, GOALS)
-        if generator is None:
-            generator = torch.Generator()
-            generator.seed()
-        elif not isinstance(generator, torch.Generator):
-            raise TypeError(
-                f"generator must be a torch.Generator, found {generator!r}; "
-                "for a seed write torch.Generator().manual_seed(seed)"
-            )
-        self.generator = generator
+        self.generator = checked_generator(generator)
 
     def __call__(
         self,
@@ -262,4 +255,5 @@ def _brief(value: object) -> str:
     if not isinstance(value, float):
         return repr(value)
     levels = round(255 * value)
-    return f"{levels}/255" if 0 < levels < 255 and value == levels / 255 else f"{value:.4g}"
+    short = value == round(value, 4) or value != levels / 255
+    return f"{value:.4g}" if short else f"{levels}/255"

@@ -10,7 +10,7 @@ from enresnet import checks
 from enresnet.attacks.base import Attack
 from enresnet.attacks.carlini_wagner import CarliniWagner
 from enresnet.attacks.fgsm import FGSM
-from enresnet.attacks.ifgsm import IFGSM
+from enresnet.attacks.ifgsm import DEFAULT_EPSILON, IFGSM
 from enresnet.attacks.pgd import PGD
 from enresnet.attacks.random_noise import RandomNoise
 
@@ -73,3 +73,16 @@ def create_attack(name: str, **options: Any) -> Attack:
 def list_attacks() -> list[str]:
     """Return the names of the attacks with the paper's settings, and their l2 versions."""
     return list(LISTED)
+
+
+def attack_at(name: str, epsilon: float, **options: Any) -> Attack:
+    """Return the attack called ``name`` for perturbations of about ``epsilon`` in linf.
+
+    Carlini and Wagner's has no epsilon: its step is scaled, so that it can go as far as the
+    paper's goes at 8/255. An l2 attack keeps its own default radius.
+    """
+    if name.startswith("cw"):
+        options["step_size"] = 6e-4 * epsilon / DEFAULT_EPSILON["linf"]
+    elif not name.endswith("_l2"):
+        options["epsilon"] = epsilon
+    return create_attack(name, **options)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from enresnet import checks
+from enresnet.randomness import checked_generator
 
 DEFAULT_NOISE = 0.1
 STD_OVER = ("example", "batch")
@@ -31,7 +32,7 @@ class NoiseStream:
     """
 
     def __init__(self, generator: torch.Generator | None = None) -> None:
-        self.source = fresh_generator() if generator is None else checked_generator(generator)
+        self.source = checked_generator(generator)
         self._on_device = {_place(self.source.device): self.source}
 
     def normal_like(self, x: Tensor) -> Tensor:
@@ -42,26 +43,6 @@ class NoiseStream:
             generator = torch.Generator(x.device).manual_seed(_draw_seed(self.source))
             self._on_device[place] = generator
         return torch.empty_like(x).normal_(generator=generator)
-
-
-def fresh_generator() -> torch.Generator:
-    """Return a CPU generator seeded from the system's entropy.
-
-    An unseeded ``torch.Generator()`` starts from one fixed seed, the same in every process.
-    """
-    generator = torch.Generator()
-    generator.seed()
-    return generator
-
-
-def checked_generator(generator: object) -> torch.Generator:
-    """Return ``generator`` if it is a ``torch.Generator``."""
-    if not isinstance(generator, torch.Generator):
-        raise TypeError(
-            f"generator must be a torch.Generator, found {generator!r}; "
-            "for a seed write torch.Generator().manual_seed(seed)"
-        )
-    return generator
 
 
 def _place(device: torch.device) -> tuple[str, int]:

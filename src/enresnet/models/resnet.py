@@ -16,13 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from enresnet import checks
-from enresnet.models.noise import (
-    NoiseInjection,
-    NoiseStream,
-    checked_generator,
-    fresh_generator,
-    noise_modules,
-)
+from enresnet.models.noise import NoiseInjection, NoiseStream, noise_modules
+from enresnet.randomness import checked_generator
 
 STEM_WIDTH = 16
 SMALLEST_IMAGE = 8  # pixels a side: two halvings leave 2 x 2
@@ -116,7 +111,7 @@ class ResNet(nn.Module):
         self.in_channels = checks.integer("in_channels", in_channels, low=1)
         self.mean = _per_channel("mean", mean, in_channels)
         self.std = _per_channel("std", std, in_channels, low=1e-6)
-        generator = fresh_generator() if generator is None else checked_generator(generator)
+        generator = checked_generator(generator)
         stream = NoiseStream(generator)
 
         make, in_width = BLOCKS[self.block], STEM_WIDTH
@@ -140,7 +135,7 @@ class ResNet(nn.Module):
     @torch.no_grad()
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights anew: He's normal with variance 2 / (kernel area x output channels)."""
-        generator = fresh_generator() if generator is None else checked_generator(generator)
+        generator = checked_generator(generator)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(

@@ -18,8 +18,9 @@ import torch
 
 from enresnet import checks
 from enresnet.models.ensemble import Ensemble
-from enresnet.models.noise import DEFAULT_NOISE, checked_generator, fresh_generator
+from enresnet.models.noise import DEFAULT_NOISE
 from enresnet.models.resnet import ResNet, resnet, resnet_blocks, wide_resnet, wide_resnet_blocks
+from enresnet.randomness import checked_generator
 
 # The networks of the paper's tables, in their order.
 PAPER_MODELS = (
@@ -100,7 +101,7 @@ def create_model(
             f"weights, draws and average belong to ensembles; {name!r} is a single network "
             f"without noise. For its ensemble write en1_{parts[0]}"
         )
-    generator = fresh_generator() if generator is None else checked_generator(generator)
+    generator = checked_generator(generator)
     options: dict[str, Any] = {
         "num_classes": num_classes,
         "in_channels": in_channels,

@@ -1,0 +1,75 @@
+"""The command ``enresnet``: one file a command; arguments in, one call, exit code out.
+
+Exit codes: 0 done, 1 a check that failed, 2 bad input. A command's file, and with it torch, is
+imported only when that command is asked for, so that help comes at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Sequence
+
+import enresnet
+from enresnet import checks
+
+COMMANDS = {
+    "data": "Fetch and verify a data set.",
+    "train": "Train a network into a run folder.",
+    "evaluate": "Measure a run's natural and robust accuracy.",
+    "models": "List the networks of the paper, with their sizes.",
+    "attacks": "List the attacks, with their default settings.",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help"):
+        print(_help())
+        return 0
+    if words[0] == "--version":
+        print(f"enresnet {enresnet.__version__}")
+        return 0
+    name = words[0]
+    if name not in COMMANDS:
+        return _refuse(
+            f"unknown command {name!r}: known are {', '.join(COMMANDS)}"
+            + checks.did_you_mean(name, COMMANDS)
+        )
+    import tyro
+
+    command = importlib.import_module(f"enresnet.cli.{name}").command
+    try:
+        code = tyro.cli(
+            command,
+            prog=f"enresnet {name}",
+            description=inspect.cleandoc(command.__doc__).partition("Args:")[0],
+            args=words[1:],
+            config=(tyro.conf.FlagCreatePairsOff,),
+        )
+    except (ValueError, TypeError, OSError, FloatingPointError) as error:
+        return _refuse(str(error))
+    except KeyboardInterrupt:
+        return _refuse("interrupted")
+    return int(code or 0)
+
+
+def _help() -> str:
+    lines = [
+        "usage: enresnet COMMAND ...",
+        "",
+        "Feynman-Kac ensembles of residual networks, and how robust they are.",
+        "",
+        "commands:",
+        *(f"  {name:<12}{summary}" for name, summary in COMMANDS.items()),
+        "",
+        "enresnet COMMAND --help shows a command's options; enresnet --version the version.",
+    ]
+    return "\n".join(lines)
+
+
+def _refuse(message: str) -> int:
+    print(f"enresnet: {message}", file=sys.stderr)
+    return 2

@@ -1,0 +1,28 @@
+"""``enresnet attacks``."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+from enresnet.attacks import create_attack, list_attacks
+from enresnet.cli.output import print_table, write_json
+
+
+def command(*, json: Path | None = None) -> None:
+    """List the attacks, with their default settings.
+
+    Args:
+        json: Also write the table to this file.
+    """
+    attacks = [create_attack(name) for name in list_attacks()]
+    rows = [
+        {
+            "name": attack.name,
+            "attack": repr(attack),
+            "what it does": (inspect.getdoc(attack) or "").splitlines()[0],
+        }
+        for attack in attacks
+    ]
+    write_json(json, rows)
+    print_table(rows, caption="Any number of steps may follow ifgsm, pgd and cw: pgd100, cw200.")

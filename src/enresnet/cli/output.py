@@ -1,0 +1,51 @@
+"""What commands share: options, tables, JSON files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from enresnet.evaluation import Accuracy
+from enresnet.files import replacing
+from enresnet.training.recipe import ratio
+
+Row = dict[str, Any]
+
+Ratio = Annotated[
+    float,
+    tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="NUMBER",
+        instance_from_str=lambda words: ratio(words[0]),
+        is_instance=lambda value: isinstance(value, float | int),
+        str_from_instance=lambda value: [str(value)],
+    ),
+]
+"""A number that may be typed as 8/255."""
+
+
+def print_table(rows: list[Row], *, title: str | None = None, caption: str = "") -> None:
+    """Print rows with the same keys."""
+    table = Table(*rows[0], title=title, caption=escape(caption), caption_justify="left")
+    for row in rows:
+        table.add_row(*(escape(str(value)) for value in row.values()))
+    Console().print(table)
+
+
+def write_json(path: Path | None, values: Any) -> None:
+    """Write plain values to ``path``, if there is one."""
+    if path is not None:
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps(values, indent=2) + "\n")
+
+
+def percent(value: Accuracy) -> str:
+    """Return an accuracy with its 95 % interval."""
+    low, high = (100 * bound for bound in value.interval)
+    return f"{100 * value.accuracy:.1f} ({low:.1f} to {high:.1f})"

@@ -1,0 +1,17 @@
+"""From a recipe to a trained network: the loop, its objectives, its folder."""
+
+from enresnet.training.recipe import Recipe, list_recipes, load_recipe
+from enresnet.training.run import Run, RunConfig
+from enresnet.training.train import train
+from enresnet.training.trainer import Epoch, Trainer
+
+__all__ = [
+    "Epoch",
+    "Recipe",
+    "Run",
+    "RunConfig",
+    "Trainer",
+    "list_recipes",
+    "load_recipe",
+    "train",
+]

@@ -1,0 +1,125 @@
+"""A recipe: all that decides how a network is trained, read from a commented YAML file.
+
+Every field can be overridden; an unknown field is an error that names the nearest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from enresnet import checks
+
+
+def _field(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a network is trained. The defaults are the paper's (Secs. 3.3 and 4.1)."""
+
+    objective: str = _field("pgd", "What is minimised: natural, or pgd (adversarial training).")
+    epochs: int = _field(200, "Passes over the training images.")
+    batch_size: int = _field(128, "Images a step.")
+    learning_rate: float = _field(0.1, "Rate of SGD at the start.")
+    milestones: tuple[float, ...] = _field(
+        (0.4, 0.6, 0.8), "Fractions of the epochs at which the rate is divided by 10."
+    )
+    momentum: float = _field(0.9, "Nesterov momentum of SGD.")
+    weight_decay: float = _field(5e-4, "Weight decay.")
+    epsilon: float = _field(8 / 255, "Largest change of a pixel by the attack in training.")
+    step_size: float = _field(2 / 255, "Step of the attack in training.")
+    steps: int = _field(10, "Steps of the attack in training and validation.")
+    noise: float = _field(0.1, "The paper's a: noise of the networks named enK_.")
+    std_over: str = _field("example", "Noise scales with the std of an example, or of the batch.")
+    compensate: bool = _field(
+        False, "Multiply the loss by the number of members, which averaging divides it by."
+    )
+    augment: bool = _field(True, "Random crops and mirror images, where the data allow them.")
+
+    def __post_init__(self) -> None:
+        from enresnet.training.objectives import OBJECTIVES
+
+        checks.choice("objective", self.objective, OBJECTIVES)
+        for name in ("epochs", "batch_size", "steps"):
+            checks.integer(name, getattr(self, name), low=1)
+        for name in ("learning_rate", "weight_decay", "step_size", "noise"):
+            checks.number(name, getattr(self, name), low=0)
+        checks.number("epsilon", self.epsilon, low=0, high=1)
+        checks.number("momentum", self.momentum, low=0, high=1)
+        for milestone in self.milestones:
+            checks.number("milestones", milestone, low=0, high=1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain values."""
+        return {**asdict(self), "milestones": list(self.milestones)}
+
+
+def list_recipes() -> list[str]:
+    """Return the names of the recipes that come with the package."""
+    files = resources.files("enresnet.training.recipes").iterdir()
+    return sorted(Path(file.name).stem for file in files if file.name.endswith(".yaml"))
+
+
+def load_recipe(name: str, **overrides: Any) -> Recipe:
+    """Return a recipe by its name, or from the path of a YAML file, with fields overridden.
+
+    Another epsilon brings its step with it, in the recipe's proportion, unless that is given too.
+    """
+    if name in list_recipes():
+        text = (resources.files("enresnet.training.recipes") / f"{name}.yaml").read_text()
+    elif Path(name).suffix in (".yaml", ".yml"):
+        text = Path(name).read_text()
+    else:
+        known = list_recipes()
+        raise ValueError(
+            f"unknown recipe {name!r}: known are {', '.join(known)}, or the path of a YAML file"
+            + checks.did_you_mean(name, known)
+        )
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"recipe {name} is not YAML: {error}") from error
+    recipe = recipe_from(values or {}, where=f"recipe {name}")
+    if "epsilon" in overrides and "step_size" not in overrides and recipe.epsilon > 0:
+        overrides["step_size"] = recipe.step_size * overrides["epsilon"] / recipe.epsilon
+    return replace(recipe, **overrides)
+
+
+def recipe_from(values: object, *, where: str) -> Recipe:
+    """Return the recipe that plain values describe; numbers may be written as 8/255."""
+    if not isinstance(values, dict):
+        raise ValueError(f"{where} must be a list of field: value, found {values!r}")
+    known = {spec.name: spec for spec in fields(Recipe)}
+    for key in values:
+        if key not in known:
+            raise ValueError(
+                f"{where} has an unknown field {key!r}{checks.did_you_mean(key, known)} "
+                f"Known are {', '.join(known)}"
+            )
+    return Recipe(**{key: _plain(key, value, where) for key, value in values.items()})
+
+
+def ratio(text: str) -> float:
+    """Return a number written as 0.03, 6e-4 or 8/255."""
+    try:
+        above, _, below = text.partition("/")
+        return float(above) / float(below) if below else float(above)
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"{text!r} is not a number such as 0.03 or 8/255") from None
+
+
+def _plain(key: str, value: object, where: str) -> Any:
+    if isinstance(value, list):
+        return tuple(value)
+    if isinstance(value, str) and key not in ("objective", "std_over"):
+        try:
+            return ratio(value)
+        except ValueError as error:
+            raise ValueError(f"{where}: {key} {error}") from None
+    return value

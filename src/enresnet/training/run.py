@@ -1,0 +1,130 @@
+"""A run is a folder: config.yaml, metrics.csv, best.safetensors, last/, evaluation.json."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+from torch import nn
+
+from enresnet import checks
+from enresnet.data import DataSet, load_data
+from enresnet.files import replacing
+from enresnet.models import Ensemble, ResNet, canonical_name, create_model, load_model, save_model
+from enresnet.randomness import named_generator
+from enresnet.training.recipe import Recipe, recipe_from
+from enresnet.training.trainer import Epoch
+
+CHECKPOINTS = ("best", "last")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """All that decides a run, stored whole in its folder."""
+
+    model: str
+    data: str
+    recipe: Recipe
+    seed: int = 0
+    limit: int | None = None  # the first images only
+    size: int = 32  # of the images of a folder
+    gray: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model", canonical_name(self.model))
+
+    def load_data(self) -> DataSet:
+        """Return the images."""
+        return load_data(self.data, size=self.size, gray=self.gray, limit=self.limit)
+
+    def create_model(self, data: DataSet) -> ResNet | Ensemble:
+        """Return the network with fresh weights, fitting the data."""
+        noisy = any(part.startswith("en") for part in self.model.split("+"))
+        return create_model(
+            self.model,
+            num_classes=len(data.classes),
+            in_channels=data.train.channels,
+            noise=self.recipe.noise if noisy else None,
+            std_over=self.recipe.std_over,
+            generator=named_generator(self.seed, "weights"),
+        )
+
+
+class Run:
+    """A run's folder."""
+
+    def __init__(self, folder: Path, config: RunConfig) -> None:
+        self.folder, self.config = folder, config
+
+    @classmethod
+    def create(cls, folder: Path, config: RunConfig) -> Run:
+        """Make a new folder; an old run is never overwritten."""
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise FileExistsError(f"{folder} exists already; choose another --out, or remove it")
+        folder.mkdir(parents=True, exist_ok=True)
+        values = {**asdict(config), "recipe": config.recipe.to_dict()}
+        with replacing(folder / "config.yaml") as temporary:
+            temporary.write_text(yaml.safe_dump(values, sort_keys=False))
+        return cls(folder, config)
+
+    @classmethod
+    def open(cls, folder: Path) -> Run:
+        """Open an existing folder."""
+        path = folder / "config.yaml"
+        if not path.is_file():
+            raise FileNotFoundError(f"{folder} is not a run: it has no config.yaml")
+        try:
+            values = yaml.safe_load(path.read_text())
+        except yaml.YAMLError as error:
+            raise ValueError(f"{path} is not YAML: {error}") from error
+        known = [spec.name for spec in fields(RunConfig)]
+        if not isinstance(values, dict) or not set(values) <= set(known):
+            odd = sorted(set(values) - set(known)) if isinstance(values, dict) else values
+            raise ValueError(f"{path} must hold {', '.join(known)}; found {odd}")
+        recipe = recipe_from(values.pop("recipe", {}), where=str(path))
+        return cls(folder, RunConfig(**values, recipe=recipe))
+
+    def record(self, epoch: Epoch) -> None:
+        """Add a line to metrics.csv, readable at any moment."""
+        path = self.folder / "metrics.csv"
+        with path.open("a", newline="") as file:
+            writer = csv.DictWriter(file, [spec.name for spec in fields(Epoch)])
+            if file.tell() == 0:
+                writer.writeheader()
+            writer.writerow(asdict(epoch))
+
+    def metrics(self) -> list[dict[str, float | None]]:
+        """Return the lines of metrics.csv."""
+        with (self.folder / "metrics.csv").open(newline="") as file:
+            return [
+                {key: float(value) if value else None for key, value in row.items()}
+                for row in csv.DictReader(file)
+            ]
+
+    def save(self, checkpoint: str, model: nn.Module) -> None:
+        """Store the weights as best or last."""
+        path = self.weights(checkpoint)
+        path.parent.mkdir(exist_ok=True)
+        save_model(model, path)
+
+    def load(self, checkpoint: str) -> ResNet | Ensemble:
+        """Return the stored network."""
+        return load_model(self.weights(checkpoint))
+
+    def weights(self, checkpoint: str) -> Path:
+        """Return where the weights of best or last are."""
+        checks.choice("checkpoint", checkpoint, CHECKPOINTS)
+        return self.folder / (
+            "best.safetensors" if checkpoint == "best" else "last/model.safetensors"
+        )
+
+    def write_json(self, name: str, values: Any) -> Path:
+        """Store plain values as JSON."""
+        path = self.folder / name
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps(values, indent=2) + "\n")
+        return path

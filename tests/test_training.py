@@ -1,0 +1,279 @@
+"""Training: the loop, the recipes, the run folder, the commands."""
+
+import csv
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+import yaml
+from torch.nn import functional
+
+from enresnet.cli import main
+from enresnet.data import load_data
+from enresnet.models import create_model, load_model
+from enresnet.training import Recipe, Run, RunConfig, Trainer, list_recipes, load_recipe, train
+from enresnet.training.objectives import OBJECTIVES
+from enresnet.training.recipe import ratio
+from enresnet.training.schedule import step_rate
+from enresnet.training.trainer import count_members
+from problems import SmallNet, random_problem, seeded
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # networks this small lose by more
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load_data("digits", limit=300)
+
+
+QUICK = Recipe(epochs=2, steps=2, epsilon=0.1, step_size=0.05, batch_size=64)
+
+
+def test_the_papers_recipe():
+    recipe = load_recipe("paper")
+    assert recipe == Recipe()
+    assert (recipe.epsilon, recipe.step_size, recipe.steps) == (8 / 255, 2 / 255, 10)
+    assert (recipe.learning_rate, recipe.momentum, recipe.weight_decay) == (0.1, 0.9, 5e-4)
+    rates = [step_rate(epoch, 200, base=0.1, milestones=recipe.milestones) for epoch in range(200)]
+    changes = [epoch for epoch in range(1, 200) if rates[epoch] != rates[epoch - 1]]
+    assert changes == [80, 120, 160]
+    assert rates[0] == 0.1
+    assert rates[-1] == pytest.approx(1e-4)
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_every_recipe_trains(name, digits):
+    recipe = load_recipe(name, epochs=1, steps=1, batch_size=128)
+    model = create_model("en2_resnet8", in_channels=1, generator=seeded())
+    (epoch,) = Trainer(model, digits, recipe).epochs()
+    assert epoch.train_loss > 0
+    assert (epoch.validation_robust is None) == (recipe.objective == "natural")
+
+
+def test_another_epsilon_brings_its_step():
+    assert load_recipe("paper", epsilon=0.2).step_size == pytest.approx(0.05)
+    assert load_recipe("paper", epsilon=0.2, step_size=0.01).step_size == 0.01
+
+
+def test_the_objective_of_algorithm_1():
+    """Cross-entropy in training mode on PGD images crafted in evaluation mode."""
+    model, (images, labels) = SmallNet().train(), random_problem()
+    model.dropout.p = 0.0
+    objective = OBJECTIVES["pgd"](QUICK, seeded(3))
+    statistics = model.bn.running_mean.clone()
+    loss, logits = objective(model, images, labels)
+    assert model.training
+    assert not torch.equal(model.bn.running_mean, statistics)  # moved by one pass: the update's
+    torch.testing.assert_close(loss, functional.cross_entropy(logits, labels))
+    moved = model.bn.running_mean.clone()
+    twin = SmallNet().train()
+    twin.dropout.p = 0.0
+    attack = OBJECTIVES["pgd"](QUICK, seeded(3)).attack
+    assert (attack.epsilon, attack.steps, attack.restarts) == (0.1, 2, 1)
+    twin(attack(twin, images, labels))
+    assert torch.equal(twin.bn.running_mean, moved)
+
+
+def test_a_step_is_that_of_sgd(digits):
+    """One epoch of one batch equals the textbook's update of the natural loss."""
+    recipe = replace(QUICK, objective="natural", epochs=1, batch_size=10_000, augment=False)
+    model = create_model("resnet8", in_channels=1, generator=seeded(1))
+    twin = create_model("resnet8", in_channels=1, generator=seeded(1))
+    list(Trainer(model, digits, recipe).epochs())
+    images, labels = digits.train.batch(slice(None))
+    functional.cross_entropy(twin.train()(images), labels).backward()
+    for name, parameter in twin.named_parameters():
+        gradient = parameter.grad + 5e-4 * parameter
+        expected = parameter - 0.1 * (gradient + 0.9 * gradient)  # Nesterov's first step
+        torch.testing.assert_close(model.get_parameter(name), expected, rtol=1e-3, atol=1e-5)
+
+
+def test_training_learns_and_robust_training_makes_robust():
+    data = load_data("digits")
+    results = {}
+    for objective in ("natural", "pgd"):
+        recipe = replace(
+            QUICK, objective=objective, epochs=4, learning_rate=0.3, steps=5, epsilon=0.15
+        )
+        model = create_model("resnet8", in_channels=1, generator=seeded())
+        epochs = list(Trainer(model, data, recipe).epochs())
+        assert epochs[-1].train_loss < 0.6 * epochs[0].train_loss
+        attack = OBJECTIVES["pgd"](recipe, seeded()).attack
+        images, labels = data.test.batch(slice(200))
+        attacked = attack(model, images, labels)
+        results[objective] = (model.eval()(attacked).argmax(dim=1) == labels).double().mean()
+    assert results["pgd"] > results["natural"] + 0.2
+
+
+def test_a_seed_fixes_the_training(digits):
+    weights = []
+    for seed in (0, 0, 1):
+        config = RunConfig(model="en2_resnet8", data="digits", recipe=QUICK, seed=seed)
+        model = config.create_model(digits)
+        list(Trainer(model, digits, QUICK, seed=seed).epochs())
+        weights.append(torch.cat([p.flatten() for p in model.parameters()]))
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_compensation_gives_each_member_its_own_gradient():
+    data = load_data("digits", limit=60)
+    recipe = replace(QUICK, objective="natural", epochs=1, batch_size=100, weight_decay=0.0)
+    changes = {}
+    for compensate in (False, True):
+        model = create_model("en3_resnet8", in_channels=1, noise=0, generator=seeded())
+        before = model.members[0].classifier.weight.clone()
+        list(Trainer(model, data, replace(recipe, compensate=compensate)).epochs())
+        changes[compensate] = model.members[0].classifier.weight - before
+    torch.testing.assert_close(changes[True], 3 * changes[False], rtol=1e-3, atol=1e-5)
+    assert count_members(create_model("en2_resnet8+en3_resnet8")) == 5
+
+
+def test_a_loss_that_is_not_finite_stops_the_training(digits):
+    recipe = replace(QUICK, objective="natural", learning_rate=1e30)
+    model = create_model("resnet8", in_channels=1)
+    with pytest.raises(FloatingPointError, match="epoch 1, step .*smaller learning_rate"):
+        list(Trainer(model, digits, recipe).epochs())
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "one"
+    config = RunConfig(model="En1ResNet8", data="digits", recipe=QUICK, limit=200)
+    return train(config, folder)
+
+
+class TestRun:
+    def test_the_folder_holds_what_it_should(self, run):
+        names = sorted(path.relative_to(run.folder).as_posix() for path in run.folder.rglob("*"))
+        assert names == [
+            "best.safetensors",
+            "config.yaml",
+            "last",
+            "last/model.safetensors",
+            "metrics.csv",
+        ]
+        rows = list(csv.DictReader((run.folder / "metrics.csv").read_text().splitlines()))
+        assert [row["epoch"] for row in rows] == ["1", "2"]
+        assert all(float(row["validation_robust"]) >= 0 for row in rows)
+
+    def test_the_configuration_is_stored_whole(self, run):
+        assert Run.open(run.folder).config == run.config
+        assert run.config.model == "en1_resnet8"
+        stored = yaml.safe_load((run.folder / "config.yaml").read_text())
+        assert stored["recipe"]["epsilon"] == 0.1
+
+    def test_best_is_the_best_on_validation(self, run):
+        scores = [row["validation_robust"] for row in run.metrics()]
+        best, last = run.load("best"), run.load("last")
+        same = all(
+            torch.equal(a, b)
+            for a, b in zip(best.state_dict().values(), last.state_dict().values(), strict=True)
+        )
+        assert same == (scores[1] > scores[0])
+
+    def test_a_run_is_never_overwritten(self, run):
+        with pytest.raises(FileExistsError, match="exists already; choose another --out"):
+            train(run.config, run.folder)
+
+    def test_what_is_not_a_run(self, run, tmp_path):
+        with pytest.raises(FileNotFoundError, match="is not a run: it has no config.yaml"):
+            Run.open(tmp_path)
+        (tmp_path / "config.yaml").write_text("modle: resnet20\n")
+        with pytest.raises(ValueError, match="must hold model, data.*found .*modle"):
+            Run.open(tmp_path)
+        with pytest.raises(ValueError, match="checkpoint must be one of best, last"):
+            run.load("first")
+
+    def test_evaluate(self, run, capsys, tmp_path):
+        arguments = ["evaluate", str(run.folder), "--attacks", "fgsm", "ifgsm3", "--limit", "40"]
+        result = tmp_path / "result.json"
+        assert main([*arguments, "--draws", "3", "--json", str(result)]) == 0
+        shown = capsys.readouterr().out
+        assert "ifgsm3" in shown
+        assert "95 % interval" in shown
+        values = json.loads(result.read_text())
+        assert values == json.loads((run.folder / "evaluation.json").read_text())
+        assert values["robust"]["ifgsm3"]["attack"].startswith("IFGSM(epsilon=0.1, ")
+        assert "eot=5" in values["robust"]["fgsm"]["attack"]
+        assert values["natural"]["draws"] == 3
+        assert len(values["natural"]["per_class"]) == 10
+        assert main([*arguments, "--draws", "3", "--json", str(result)]) == 0
+        again = json.loads(result.read_text())
+        assert again["robust"]["ifgsm3"]["accuracy"] == values["robust"]["ifgsm3"]["accuracy"]
+
+    def test_evaluate_bad_input(self, run, capsys, tmp_path):
+        assert main(["evaluate", str(tmp_path)]) == 2
+        assert "is not a run" in capsys.readouterr().err
+        assert main(["evaluate", str(run.folder), "--attacks", "fgms"]) == 2
+        assert "unknown attack 'fgms'" in capsys.readouterr().err
+        assert main(["evaluate", str(run.folder), "--checkpoint", "first"]) == 2
+
+
+def test_train_command(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = "train --model en1_resnet8 --data digits --epochs 1 --limit 150 --epsilon 25.5/255"
+    assert main([*arguments.split(), "--steps", "1", "--json", "epochs.json"]) == 0
+    shown = capsys.readouterr().out
+    assert "epoch 1/1: loss" in shown
+    assert "enresnet evaluate runs/digits-en1_resnet8-paper-seed0" in shown.replace("\n", "")
+    run = Run.open(tmp_path / "runs" / "digits-en1_resnet8-paper-seed0")
+    assert run.config.recipe.epsilon == pytest.approx(0.1)
+    assert run.config.recipe.step_size == pytest.approx(0.025)
+    assert json.loads((tmp_path / "epochs.json").read_text())[0]["epoch"] == 1
+    assert load_model(run.weights("best")).config
+    assert main(arguments.split()) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--model resnt20 --data digits", "unknown model 'resnt20'"),
+        ("--model resnet8 --data digit", "unknown data set 'digit'"),
+        ("--model resnet8 --data digits --recipe papr", "unknown recipe 'papr'.*paper"),
+        ("--model resnet8 --data digits --epochs 0", "epochs must be at least 1"),
+        ("--model resnet8 --data digits --objective nat", "objective must be one of natural, pgd"),
+    ],
+)
+def test_train_command_bad_input(words, message, tmp_path, capsys):
+    import re
+
+    assert main(["train", *words.split(), "--out", str(tmp_path / "run")]) == 2
+    assert re.search(message, capsys.readouterr().err)
+    assert not (tmp_path / "run").exists()
+
+
+def test_recipe_files(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("epsilon: 4/255\nmilestones: [0.5]\n")
+    assert load_recipe(str(path)).epsilon == 4 / 255
+    assert load_recipe(str(path), epochs=3).milestones == (0.5,)
+    for text, words in (
+        ("epsilom: 0.1", "unknown field 'epsilom'. Did you mean epsilon"),
+        ("epsilon: much", "epsilon 'much' is not a number"),
+        ("epsilon: 8/0", "is not a number"),
+        ("- a", "must be a list of field: value"),
+        ("epsilon: [", "is not YAML"),
+        ("epsilon: 3", "epsilon must be between 0 and 1"),
+        ("milestones: [80]", "milestones must be between 0 and 1"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=words):
+            load_recipe(str(path))
+    assert ratio("6e-4") == 6e-4
+
+
+def test_data_command(capsys, tmp_path):
+    assert main(["data", "digits", "--json", str(tmp_path / "d.json")]) == 0
+    assert "1168" in capsys.readouterr().out
+    assert json.loads((tmp_path / "d.json").read_text())[2]["images"] == 500
+    assert main(["data", "cifar11"]) == 2
+    assert "Did you mean cifar1" in capsys.readouterr().err
