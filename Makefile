@@ -4,9 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# A virtual environment remembers where it was made: one that was moved, or whose Python is gone,
-# is stale whatever the dates of its files say.
-ifneq ($(shell $(BIN)/python -c 'import sys; print(sys.prefix)' 2>/dev/null),$(CURDIR)/$(VENV))
+# A virtual environment remembers where it was made: a copied or moved one, or one whose Python is
+# gone, is stale whatever the dates of its files say.
+ifneq ($(shell cat $(STAMP) 2>/dev/null && $(BIN)/python -c '' 2>/dev/null && echo works),$(CURDIR) works)
 $(shell rm -f $(STAMP))
 endif
 
@@ -17,8 +17,8 @@ install: $(STAMP)
 # PIP_CONSTRAINT rather than --constraint: it pins the build environment too.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear $(VENV)
-	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	touch $(STAMP)
+	PIP_CONSTRAINT='$(CURDIR)/constraints.txt' $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	printf '%s\n' '$(CURDIR)' > $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest

@@ -68,26 +68,35 @@ def seeded(seed: int = 0) -> torch.Generator:
 BOUNDED = [FGSM, IFGSM, PGD, RandomNoise]
 
 
-def every_attack(**options: int) -> list[Attack]:
+def every_attack() -> list[Attack]:
     """Return one attack of every kind, small enough for tests."""
     bounded: list[Attack] = [
         attack
         for norm in ("linf", "l2")
         for attack in (
-            FGSM(norm=norm, generator=seeded(), **options),
-            IFGSM(norm=norm, steps=3, generator=seeded(), **options),
-            PGD(norm=norm, steps=3, restarts=2, generator=seeded(), **options),
-            RandomNoise(norm=norm, restarts=2, generator=seeded(), **options),
+            FGSM(norm=norm),
+            IFGSM(norm=norm, steps=3),
+            PGD(norm=norm, steps=3, restarts=2, generator=seeded()),
+            RandomNoise(norm=norm, generator=seeded()),
         )
     ]
     return [
         *bounded,
+        RandomNoise(restarts=3, generator=seeded()),
+        PGD(steps=2, goal="runner_up", generator=seeded()),
         *(
-            CarliniWagner(space=space, goal=goal, steps=4, generator=seeded(), **options)
+            CarliniWagner(space=space, goal=goal, steps=4)
             for space in ("tanh", "pixel")
             for goal in ("untargeted", "targeted", "runner_up")
         ),
     ]
+
+
+def reseeded(attack: Attack, seed: int) -> Attack:
+    """Return the attack with its random starts seeded anew."""
+    if isinstance(attack, PGD):
+        attack.generator.manual_seed(seed)
+    return attack
 
 
 def snapshot(model: nn.Module) -> dict[str, object]:

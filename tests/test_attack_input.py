@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from enresnet.attacks import FGSM, IFGSM, PGD, CarliniWagner, RandomNoise, create_attack
+from enresnet.attacks import (
+    FGSM,
+    IFGSM,
+    PGD,
+    CarliniWagner,
+    attack_at,
+    create_attack,
+    list_attacks,
+)
 from problems import SmallNet, every_attack, random_problem
 
 IMAGES, LABELS = random_problem()
@@ -25,7 +33,7 @@ def changed(index, value):
         (changed((4, 2, 7, 7), torch.nan), LABELS, ValueError, r"images must lie in \[0, 1\].*nan"),
         (changed((4, 2, 7, 7), torch.inf), LABELS, ValueError, r"images must lie in \[0, 1\].*inf"),
         ((IMAGES * 255).to(torch.uint8), LABELS, TypeError, "images.*uint8.*255"),
-        (IMAGES.numpy(), LABELS, TypeError, "images must be a floating-point tensor"),
+        (IMAGES.numpy(), LABELS, TypeError, "images must be a dense tensor"),
         (IMAGES.flatten(), LABELS, ValueError, "labels must be one class number an image"),
         (IMAGES[0, 0, 0], LABELS, ValueError, r"images must be N x \.\.\."),
         (IMAGES, LABELS[:-1], ValueError, "labels must be one class number an image, here 5"),
@@ -64,8 +72,6 @@ def test_images_and_labels(attack, images, labels, error, words):
     ],
 )
 def test_outputs(attack, output, words):
-    if isinstance(attack, RandomNoise) and attack.restarts == 1:
-        pytest.skip("never asks the model")
     labels = torch.tensor([0, 1, 2, 1, 3])
     with pytest.raises(ValueError, match=words):
         attack(output, IMAGES, labels)
@@ -82,6 +88,20 @@ def test_a_model_without_gradient_is_named():
         FGSM()(hidden, IMAGES, LABELS)
 
 
+def test_a_model_that_ignores_the_images_is_named():
+    weight = torch.ones(5, 4, requires_grad=True)
+    with pytest.raises(ValueError, match="model gives no gradient"):
+        FGSM()(lambda _: weight * 1, IMAGES, LABELS)
+
+
+def test_other_kinds_of_tensors():
+    for images in (IMAGES.to(torch.float8_e4m3fn), torch.zeros(5, 3).to_sparse()):
+        with pytest.raises(TypeError, match="images must be a dense tensor of float16"):
+            FGSM()(SmallNet(), images, LABELS)
+    with pytest.raises(ValueError, match="labels must be class numbers from 0 up"):
+        FGSM()(SmallNet(), torch.zeros(2, 0), torch.tensor([0, -1]))
+
+
 def test_a_model_that_cannot_be_called():
     with pytest.raises(TypeError, match="model must be an nn.Module or a callable, found str"):
         FGSM()("resnet20", IMAGES, LABELS)
@@ -92,6 +112,7 @@ def test_a_model_that_cannot_be_called():
     [
         (FGSM, {"epsilon": -0.1}, "epsilon must be finite and at least 0, found -0.1"),
         (FGSM, {"epsilon": 8}, "epsilon must be at most 1.*8/255"),
+        (FGSM, {"epsilon": np.float32(8)}, "epsilon must be at most 1.*8/255"),
         (FGSM, {"epsilon": float("nan")}, "epsilon must be"),
         (FGSM, {"norm": "l1"}, "norm must be one of l2, linf"),
         (PGD, {"epsilon": float("inf"), "norm": "l2"}, "epsilon must be"),
@@ -161,12 +182,47 @@ def test_names_give_the_papers_settings(name, shown):
     assert create_attack(name).name == name
 
 
-@pytest.mark.parametrize("name", ["cw_pixel", "cw100_pixel", "noise", "noise_l2", "ifgsm5_l2"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *list_attacks(),
+        "cw100_pixel",
+        "ifgsm5_l2",
+        "pgd7_l2_targeted",
+        "cw_pixel_runner_up",
+        "fgsm_targeted",
+        "noise_l2_runner_up",
+    ],
+)
 def test_names_come_back(name):
     assert create_attack(name, eot=3).name == name
+    assert attack_at(name, 0.1, eot=2, seed=1).name == name
 
 
-@pytest.mark.parametrize("name", ["fgsm20", "ifgms20", "cw_l2", "pgd_pixel", "", "noise5", None])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("pgd20", {"steps": 5}),
+        ("pgd20_l2", {"norm": "linf"}),
+        ("cw_pixel", {"space": "tanh"}),
+        ("fgsm_targeted", {"goal": "untargeted"}),
+    ],
+)
+def test_options_that_contradict_the_name(name, options):
+    with pytest.raises(ValueError, match="contradicts the name"):
+        create_attack(name, **options)
+
+
+def test_an_attack_at_another_size():
+    assert attack_at("ifgsm20", 0.2).step_size == pytest.approx(0.05)
+    assert attack_at("cw", 16 / 255).step_size == pytest.approx(1.2e-3)
+    assert attack_at("fgsm_l2", 0.2).epsilon == 0.5
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["fgsm20", "ifgms20", "cw_l2", "pgd_pixel", "pgd7_pixel", "", "noise5", "pgd２０", None],
+)
 def test_unknown_names_list_the_known_ones(name):
     with pytest.raises(ValueError, match="unknown attack.*known are fgsm, ifgsm20"):
         create_attack(name)

@@ -81,6 +81,19 @@ def test_parts_weigh_equally_whatever_their_members():
         torch.testing.assert_close(model(IMAGES), (first + second) / 2)
 
 
+def test_parts_average_as_the_whole_does():
+    model = create_model("en2_resnet8+en1_resnet8", noise=0, average="probabilities").eval()
+    parts = [torch.stack([net(IMAGES) for net in part.members]) for part in model.members]
+    expected = torch.stack([part.softmax(dim=2).mean(dim=0) for part in parts]).mean(dim=0)
+    torch.testing.assert_close(model(IMAGES).exp(), expected)
+
+
+def test_weights_sum_to_one_in_any_type():
+    model = create_model("en3_resnet8", noise=0).eval().bfloat16().float()
+    expected = torch.stack([net(IMAGES) for net in model.members]).mean(dim=0)
+    torch.testing.assert_close(model(IMAGES), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_a_plain_ensemble_has_no_noise():
     model = create_model("en2_resnet8", noise=0).eval()
     assert torch.equal(model(IMAGES), model(IMAGES))
@@ -103,6 +116,7 @@ def test_a_plain_name_is_a_network_without_noise():
         ("En5ResNet20", "en5_resnet20"),
         ("En_5ResNet20", "en5_resnet20"),
         ("En$_5$ResNet20", "en5_resnet20"),
+        ("En$_{12}$ResNet20", "en12_resnet20"),
         ("ResNet110", "resnet110"),
         ("WRN-14-2", "wrn14_2"),
         ("WideResNet34-10", "wrn34_10"),
@@ -134,6 +148,9 @@ def test_every_listed_name_comes_back_from_the_papers_spelling():
         ("wrn34_11_2", "unknown model"),
         ("en2_resnet20+", "unknown model ''"),
         ("en2_resnet20+vgg16", r"unknown model 'vgg16' in 'en2_resnet20\+vgg16'"),
+        ("resnet２０", "unknown model"),
+        ("res{net}20", "unknown model"),
+        ("resnet18", "found 18; the nearest are 14 and 20"),
         ("wrn20_2", r"6n\+4, or 14"),
     ],
 )

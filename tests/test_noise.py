@@ -163,6 +163,21 @@ def test_bad_input(options, words):
         inject_noise(torch.rand(2, 3), **options)
 
 
+def test_noise_where_there_is_no_place_for_it():
+    plain = torch.nn.Linear(2, 2)
+    with without_noise(plain):
+        pass
+    with pytest.raises(ValueError, match="no place for noise=0.1"):
+        set_noise(plain, 0.1)
+
+
+def test_the_standard_deviation_is_that_of_the_pixels_themselves():
+    """Var is the mean squared deviation: no correction, which two pixels would show."""
+    x = torch.tensor([[0.0, 2.0]])
+    noise = torch.empty_like(x).normal_(generator=seeded(1))
+    torch.testing.assert_close(inject_noise(x, 1.0, generator=seeded(1)), x + noise)
+
+
 def test_bad_tensors_and_generators():
     with pytest.raises(ValueError, match="x must be floating point"):
         inject_noise(torch.ones(2, 3, dtype=torch.int64))

@@ -72,7 +72,10 @@ def test_accuracy_falls_as_under_foolbox(trained, digits, ours, theirs):
     _, other, _ = theirs(foolbox_model(trained), images, labels, epsilons=ours.epsilon)
     attacked, expected = accuracy(trained, mine, labels), accuracy(trained, other, labels)
     assert attacked < clean - 0.2
-    assert abs(attacked - expected) <= 0.01
+    # Not weaker; in float32 ours may be stronger, see the last test.
+    assert attacked <= expected + 0.01
+    if ours.norm == "linf":
+        assert attacked >= expected - 0.02
 
 
 def copied(model, dtype):

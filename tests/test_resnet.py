@@ -67,6 +67,19 @@ def test_blocks_follow_the_equation():
     torch.testing.assert_close(block(x), x + residual)
 
 
+def test_bottlenecks_widen_and_halve_in_the_middle():
+    block = resnet(11).stages[1][0].eval()
+    assert isinstance(block, Bottleneck)
+    strides = [conv.stride[0] for conv in (block.conv1, block.conv2, block.conv3)]
+    assert strides == [1, 2, 1]
+    assert (block.conv2.kernel_size, block.conv3.out_channels) == ((3, 3), 128)
+    x = torch.randn(2, 64, 8, 8, generator=seeded())
+    active = torch.relu(block.bn1(x))
+    residual = block.conv2(torch.relu(block.bn2(block.conv1(active))))
+    residual = block.conv3(torch.relu(block.bn3(residual)))
+    torch.testing.assert_close(block(x), block.shortcut(active) + residual)
+
+
 def test_noise_comes_after_every_block():
     model = resnet(20, noise=0.1)
     blocks = [block for stage in model.stages for block in stage]
@@ -110,7 +123,7 @@ def test_generators_repeat_the_weights():
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (lambda: resnet(21), r"depth must be 6n\+2 or 9n\+2, found 21"),
+        (lambda: resnet(21), r"6n\+2, or 9n\+2 .*found 21; the nearest are 20 and 26"),
         (lambda: resnet(29, block="basic"), r"6n\+2, found 29"),
         (lambda: resnet(26, block="bottleneck"), r"9n\+2, found 26"),
         (lambda: resnet(2), "found 2"),

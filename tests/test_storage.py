@@ -69,6 +69,19 @@ def test_a_member_given_twice_is_stored_twice(tmp_path):
     assert same_predictions(load_model(tmp_path / "m"), Ensemble([net, net]))
 
 
+def test_noise_that_differs_between_blocks_is_refused(tmp_path):
+    model = create_model("en1_resnet8")
+    model.members[0].stages[1][0].noise.noise = 0.7
+    with pytest.raises(ValueError, match="noise differs between the blocks.*set_noise"):
+        save_model(model, tmp_path / "m")
+
+
+def test_files_get_the_permissions_of_any_new_file(tmp_path):
+    (tmp_path / "plain").touch()
+    save_model(create_model("resnet8"), tmp_path / "m")
+    assert (tmp_path / "m").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
 def test_other_modules_are_refused_and_nothing_is_written(tmp_path):
     for model in (nn.Linear(2, 2), Ensemble([SmallNet()])):
         with pytest.raises(TypeError, match="model must be a ResNet or an Ensemble"):
@@ -130,6 +143,8 @@ class TestDamage:
             '{"resnet": {"blocks": -1}}',
             '{"resnet": {"blocks": 2, "in_channels": 1, "num_classes": 3}}',
             '{"ensemble": {}, "members": []}',
+            '{"resnet": {"blocks": 100000000, "widths": [16], "num_classes": 3, "in_channels": 1}}',
+            '{"resnet": {"blocks": 1, "widths": [9999999], "num_classes": 3, "in_channels": 1}}',
         ],
     )
     def test_another_description(self, path, description):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         load_model,
         save_model,
         seed_noise,
+        set_noise,
         using_noise,
         without_noise,
     )
@@ -36,6 +37,7 @@ __all__ = [
     "load_model",
     "save_model",
     "seed_noise",
+    "set_noise",
     "transfer",
     "using_noise",
     "without_noise",

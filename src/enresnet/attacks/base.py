@@ -6,16 +6,15 @@ import inspect
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from enresnet import checks
-from enresnet.attacks.gradient import Model, expected_gradient, frozen, modules_within
+from enresnet.attacks.gradient import Model, expected_gradient, frozen, module_of
 from enresnet.attacks.losses import cross_entropy, margin, rivals
 from enresnet.progress import progress_bar
-from enresnet.randomness import checked_generator
 
 GOALS = ("untargeted", "targeted", "runner_up")
 
@@ -23,24 +22,17 @@ GOALS = ("untargeted", "targeted", "runner_up")
 class Attack(ABC):
     """A way to change images so that a model gets them wrong.
 
-    An attack sees nothing but a callable from images in [0, 1] to logits. ``eot`` is the number of
-    draws of the model's own noise over which every gradient and every judgement is averaged.
-    ``goal`` says what counts as success: ``"untargeted"``, any class but the label;
-    ``"targeted"``, the class given in the label's place; ``"runner_up"``, the class that comes
-    first on the clean image if the label is left out. Random starts come from ``generator``, or
-    from the system's entropy, never from torch's global generator.
+    An attack sees nothing but a callable from images in [0, 1] to logits, which it runs in
+    evaluation mode and leaves as it was. ``eot`` is the number of draws of the model's own noise
+    over which every gradient and every judgement is averaged: 1 suits a deterministic model, the
+    paper uses 5 for its ensembles. ``goal`` says what counts as success: ``"untargeted"``, any
+    class but the label; ``"targeted"``, the class given in the label's place; ``"runner_up"``, the
+    class that comes first on the clean image if the label is left out.
     """
 
-    def __init__(
-        self,
-        *,
-        eot: int = 1,
-        goal: str = "untargeted",
-        generator: torch.Generator | None = None,
-    ) -> None:
+    def __init__(self, *, eot: int = 1, goal: str = "untargeted") -> None:
         self.eot = checks.integer("eot", eot, low=1)
         self.goal = checks.choice("goal", goal, GOALS)
-        self.generator = checked_generator(generator)
 
     def __call__(
         self,
@@ -54,7 +46,7 @@ class Attack(ABC):
         """Return the attacked images, a new tensor.
 
         ``batch_size`` bounds how many images meet the model at once, for data larger than its
-        memory; images are moved to the model's device and back. ``progress=None`` shows a bar on a
+        memory; images are moved to a module's device and back. ``progress=None`` shows a bar on a
         terminal when the call takes long.
         """
         check_model_and_images(model, images, labels)
@@ -63,12 +55,10 @@ class Attack(ABC):
         checks.integer("batch_size", batch_size, low=1)
         images, labels = images.detach(), labels.detach()
         device = device_of(model, default=images.device)
-        seeds = torch.randint(
-            2**62, (len(images),), generator=self.generator, device=self.generator.device
-        )
-        classifier = Classifier(model, largest_label=int(labels.max()) if len(labels) else 0)
-        work = len(images) * self.gradient_evaluations
-        with progress_bar(repr(self), work, show=progress) as advance, frozen(model):
+        seeds = self._draw_seeds(len(images))
+        work = len(images) * self.passes
+        with progress_bar(self.name, work, show=progress) as advance, frozen(model):
+            classifier = Classifier(model, int(labels.max()) if len(labels) else 0, advance)
             result = torch.empty_like(images)
             for start in range(0, len(images), batch_size):
                 rows = slice(start, start + batch_size)
@@ -79,7 +69,6 @@ class Attack(ABC):
                     seeds=seeds[rows],
                     classifier=classifier,
                     eot=self.eot,
-                    advance=advance,
                 )
                 result[rows] = self._perturb(batch.aimed(self.goal))
         classifier.warn_of_bad_gradients()
@@ -91,13 +80,21 @@ class Attack(ABC):
         """The name on the command line and in results, such as ifgsm20."""
 
     @property
+    def passes(self) -> int:
+        """How many forward passes one image costs."""
+        return self._passes() + (self.eot if self.goal == "runner_up" else 0)
+
     @abstractmethod
-    def gradient_evaluations(self) -> int:
-        """How many gradients one image costs."""
+    def _passes(self) -> int:
+        """How many forward passes the perturbation of one image costs."""
 
     @abstractmethod
     def _perturb(self, batch: Batch) -> Tensor:
         """Return the attacked images of one batch."""
+
+    def _draw_seeds(self, count: int) -> Tensor:
+        """Return a seed for each example, where the attack is random."""
+        return torch.zeros(count, dtype=torch.int64)
 
     def __repr__(self) -> str:
         names = [name for name in inspect.signature(type(self)).parameters if name != "generator"]
@@ -109,18 +106,24 @@ class Attack(ABC):
 class Classifier:
     """The model with a gate behind it: its output must be N x classes, enough for the labels."""
 
-    def __init__(self, model: Model, largest_label: int) -> None:
+    def __init__(
+        self, model: Model, largest_label: int, advance: Callable[[int], None] = lambda _: None
+    ) -> None:
         self._model = model
         self._largest_label = largest_label
+        self._advance = advance
         self.bad_gradients = 0
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return the model's logits."""
-        logits = self._model(images)
+        # clone: a model that works in place must not reach our images
+        logits = self._model(images.clone())
+        self._advance(len(images))
         if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(images):
             found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise ValueError(
-                f"model must return logits N x classes, here {len(images)} x classes; found {found}"
+                f"model must return logits N x classes, here {len(images)} x classes; found "
+                f"{found}; wrap it in a function that returns them"
             )
         if not logits.is_floating_point() or logits.shape[1] < 2:
             raise ValueError(
@@ -129,8 +132,8 @@ class Classifier:
             )
         if self._largest_label >= logits.shape[1]:
             raise ValueError(
-                f"labels must be below the model's {logits.shape[1]} classes, "
-                f"found {self._largest_label}"
+                f"labels must be below the model's {logits.shape[1]} classes, found "
+                f"{self._largest_label}; are these the labels of another data set?"
             )
         return logits
 
@@ -153,7 +156,6 @@ class Batch:
     seeds: Tensor  # one an example, for random starts
     classifier: Classifier
     eot: int
-    advance: Callable[[int], None]
     targeted: bool = False
 
     def aimed(self, goal: str) -> Batch:
@@ -166,13 +168,15 @@ class Batch:
                 logits = sum(self.classifier(self.images) for _ in range(self.eot))
             assert isinstance(logits, Tensor)
             labels = rivals(logits, labels).argmax(dim=1)
-        return Batch(
-            self.images, labels, self.seeds, self.classifier, self.eot, self.advance, targeted=True
-        )
+        return replace(self, labels=labels, targeted=True)
 
     def logits(self, point: Tensor) -> Tensor:
-        """Return the model's logits for one draw of its noise."""
-        return self.classifier(point)
+        """Return the model's logits at ``point``, in the images' type, for one draw of noise."""
+        return self.classifier(point.to(self.images.dtype))
+
+    def fooled(self, logits: Tensor) -> Tensor:
+        """Return whether each prediction is what the attack wants."""
+        return (logits.argmax(dim=1) == self.labels) == self.targeted
 
     def loss(self, logits: Tensor) -> Tensor:
         """Return what the attack raises, an example each: cross-entropy, or minus the target's."""
@@ -187,14 +191,14 @@ class Batch:
     def gradient(self, loss: Callable[[Tensor], Tensor], point: Tensor) -> Tensor:
         """Return the gradient of ``loss`` of the logits at ``point``, averaged over the noise.
 
-        Entries that are not finite become 0, so that no NaN reaches the images, and are counted.
+        NaN becomes 0 and infinity the largest number, so that neither reaches the images; such
+        gradients are counted.
         """
-        gradient = expected_gradient(lambda x: loss(self.classifier(x)), point, self.eot)
-        self.advance(len(point))
+        gradient = expected_gradient(lambda x: loss(self.logits(x)), point, self.eot)
         finite = gradient.flatten(1).isfinite().all(dim=1)
         if not finite.all():
             self.classifier.bad_gradients += int((~finite).sum())
-            gradient = gradient.nan_to_num(nan=0.0)
+            gradient = gradient.nan_to_num()
         return gradient
 
     @torch.no_grad()
@@ -202,8 +206,8 @@ class Batch:
         """Return the share of draws in which each point succeeds, and its mean loss."""
         fooled, loss = torch.zeros(len(point)), torch.zeros(len(point), dtype=torch.float64)
         for _ in range(self.eot):
-            logits = self.classifier(point)
-            fooled += (self.margin(logits) < 0).cpu()
+            logits = self.logits(point)
+            fooled += self.fooled(logits).cpu()
             loss += self.loss(logits).cpu()
         return fooled / self.eot, loss / self.eot
 
@@ -212,22 +216,26 @@ def check_model_and_images(model: object, images: object, labels: object) -> Non
     """Raise unless these are a callable, images in [0, 1] and as many class numbers."""
     if not callable(model):
         raise TypeError(f"model must be an nn.Module or a callable, found {type(model).__name__}")
-    if not isinstance(images, Tensor) or not images.is_floating_point():
+    if not isinstance(images, Tensor) or images.dtype not in _IMAGE_TYPES or images.is_sparse:
         found = images.dtype if isinstance(images, Tensor) else type(images).__name__
         raise TypeError(
-            f"images must be a floating-point tensor in [0, 1], found {found}; "
-            "divide 8-bit images by 255"
+            f"images must be a dense tensor of float16, bfloat16, float32 or float64 in [0, 1], "
+            f"found {found}; divide 8-bit images by 255"
         )
     if images.ndim < 2:
         raise ValueError(f"images must be N x ..., found shape {tuple(images.shape)}")
     if not isinstance(labels, Tensor) or labels.dtype not in _LABEL_TYPES:
         found = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
-        raise TypeError(f"labels must be a tensor of integers, found {found}")
+        raise TypeError(
+            f"labels must be a tensor of integers, one class number an image, found {found}"
+        )
     if labels.shape != images.shape[:1]:
         raise ValueError(
-            f"labels must be one class number an image, here {len(images)}; "
-            f"found shape {tuple(labels.shape)}"
+            f"labels must be one class number an image, here {len(images)}; found shape "
+            f"{tuple(labels.shape)}; one-hot labels become numbers by argmax(dim=1)"
         )
+    if len(labels) and int(labels.min()) < 0:
+        raise ValueError(f"labels must be class numbers from 0 up, found {int(labels.min())}")
     if images.numel() == 0:
         return
     low, high = (float(value) for value in torch.aminmax(images.detach()))
@@ -236,17 +244,16 @@ def check_model_and_images(model: object, images: object, labels: object) -> Non
             f"images must lie in [0, 1], found values from {low:g} to {high:g}; "
             "normalisation belongs inside the model"
         )
-    if int(labels.min()) < 0:
-        raise ValueError(f"labels must be class numbers from 0 up, found {int(labels.min())}")
 
 
 def device_of(model: Model, *, default: torch.device) -> torch.device:
-    """Return where the model's parameters live, or ``default`` if it has none that we can see."""
-    parameters = (p for module in modules_within(model) for p in module.parameters())
-    first = next(parameters, None)
+    """Return where a module's parameters live; ``default`` for other callables."""
+    module = module_of(model)
+    first = None if module is None else next(module.parameters(), None)
     return default if first is None else first.device
 
 
+_IMAGE_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _LABEL_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 

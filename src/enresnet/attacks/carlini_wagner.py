@@ -18,9 +18,9 @@ from enresnet.attacks.ifgsm import with_suffixes
 
 SPACES = ("tanh", "pixel")
 
-# Where the tanh is flat, at black and white, a pixel would never move: its u starts half a grey
-# level inside instead.
-BORDER = 0.5 / 255
+# Where the tanh is flat, at black and white, a pixel would never move. Pixels nearer to them than
+# this use the tanh's slope at this distance instead.
+BORDER = 16 / 255
 
 
 class CarliniWagner(Attack):
@@ -43,9 +43,8 @@ class CarliniWagner(Attack):
         space: str = "tanh",
         eot: int = 1,
         goal: str = "untargeted",
-        generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(eot=eot, goal=goal, generator=generator)
+        super().__init__(eot=eot, goal=goal)
         self.c = checks.number("c", c, low=0)
         self.kappa = checks.number("kappa", kappa, low=0)
         self.steps = checks.integer("steps", steps, low=1)
@@ -58,33 +57,63 @@ class CarliniWagner(Attack):
         steps = "" if self.steps == 50 else str(self.steps)
         return with_suffixes(f"cw{steps}{'_pixel' * (self.space == 'pixel')}", "linf", self.goal)
 
-    @property
-    def gradient_evaluations(self) -> int:
-        """How many gradients one image costs."""
-        return self.steps * self.eot
+    def _passes(self) -> int:
+        return (self.steps + 1) * self.eot
 
     def _perturb(self, batch: Batch) -> Tensor:
         path = _Tanh(batch.images) if self.space == "tanh" else _Pixel(batch.images)
-        adam = torch.optim.Adam([path.variable], lr=self.step_size)
+        adam = _Adam(path.variable, self.step_size)
         best = _Best(batch.images)
         for _ in range(self.steps):
             point = path.point()
-            margins: list[Tensor] = []
-
-            def hinge(logits: Tensor, margins: list[Tensor] = margins) -> Tensor:
-                margins.append(batch.margin(logits))
-                return self.c * margins[-1].clamp(min=-self.kappa)
-
-            gradient = batch.gradient(hinge, point)
-            best.offer(point, torch.stack(margins).detach(), self.kappa)
-            gradient = gradient + _gradient_of_largest(point - batch.images)
-            path.variable.grad = path.pulled_back(gradient)
-            adam.step()
+            verdict = _Verdict(batch, self.kappa)
+            gradient = self.c * batch.gradient(verdict, point)
+            best.offer(point, verdict)
+            adam.descend(path.pulled_back(gradient + _gradient_of_largest(point - batch.images)))
         point = path.point()
+        verdict = _Verdict(batch, self.kappa)
         with torch.no_grad():
-            margins = [batch.margin(batch.logits(point)) for _ in range(batch.eot)]
-        best.offer(point, torch.stack(margins), self.kappa)
+            for _ in range(batch.eot):
+                verdict(batch.logits(point))
+        best.offer(point, verdict)
         return best.point
+
+
+class _Verdict:
+    """The hinge max(-kappa, margin) of each example; remembers what it saw over the draws."""
+
+    def __init__(self, batch: Batch, kappa: float) -> None:
+        self._batch, self._kappa = batch, kappa
+        self._missed: list[Tensor] = []
+        self._hinges: list[Tensor] = []
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        hinge = self._batch.margin(logits).clamp(min=-self._kappa)
+        self._missed.append(~self._batch.fooled(logits))
+        self._hinges.append(hinge.detach())
+        return hinge
+
+    def means(self) -> tuple[Tensor, Tensor]:
+        """Return the share of draws in which each example was not fooled, and the mean hinge."""
+        missed, hinges = torch.stack(self._missed), torch.stack(self._hinges)
+        return missed.float().mean(dim=0), hinges.float().mean(dim=0)
+
+
+class _Adam:
+    """Adam (Kingma and Ba, 2015), entry by entry, so that examples do not meet."""
+
+    def __init__(self, variable: Tensor, step_size: float) -> None:
+        self._variable, self._step_size = variable, step_size
+        self._mean, self._square = torch.zeros_like(variable), torch.zeros_like(variable)
+        self._steps = 0
+
+    def descend(self, gradient: Tensor, *, beta1: float = 0.9, beta2: float = 0.999) -> None:
+        self._steps += 1
+        self._mean.lerp_(gradient, 1 - beta1)
+        self._square.lerp_(gradient.square(), 1 - beta2)
+        mean = self._mean / (1 - beta1**self._steps)
+        root = (self._square / (1 - beta2**self._steps)).sqrt_()
+        self._variable.addcdiv_(mean, root.add_(1e-8), value=-self._step_size)
 
 
 class _Tanh:
@@ -130,10 +159,9 @@ class _Best:
         # Smaller is better; the first row decides first.
         self._key = torch.full((3, len(images)), torch.inf, device=images.device)
 
-    def offer(self, point: Tensor, margins: Tensor, kappa: float) -> None:
-        """Take each example's point if it is better; margins are draws x N."""
-        missed = (margins >= 0).float().mean(dim=0)
-        hinge = margins.clamp(min=-kappa).float().mean(dim=0)
+    def offer(self, point: Tensor, verdict: _Verdict) -> None:
+        """Take each example's point if it is better."""
+        missed, hinge = verdict.means()
         size = (point - self._images).abs().flatten(1).amax(dim=1).float()
         key = torch.stack([missed, hinge, size])
         better = _lexicographically_less(key, self._key)

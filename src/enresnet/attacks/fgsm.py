@@ -5,8 +5,6 @@ r"""Fast gradient sign method (Eq. 16; Goodfellow et al., 2015).
 
 from __future__ import annotations
 
-import torch
-
 from enresnet.attacks.ifgsm import IFGSM, check_epsilon, with_suffixes
 
 
@@ -20,7 +18,6 @@ class FGSM(IFGSM):
         norm: str = "linf",
         eot: int = 1,
         goal: str = "untargeted",
-        generator: torch.Generator | None = None,
     ) -> None:
         epsilon = check_epsilon(epsilon, norm)
         super().__init__(
@@ -30,7 +27,6 @@ class FGSM(IFGSM):
             norm=norm,
             eot=eot,
             goal=goal,
-            generator=generator,
         )
 
     @property

@@ -2,7 +2,8 @@ r"""The ball an attack may not leave: steps, projections and random points, apar
 
 .. math:: B = \{x' \in [0, 1]^d : \|x' - x\|_p \le \epsilon\}, \qquad p = \infty, 2
 
-Membership is exact in the images' own type, down to bfloat16: bounds are rounded towards x.
+Points move in float32 or wider, so that small steps are not lost in bfloat16; :meth:`Ball.settle`
+rounds them to the images' own type, towards x, so that membership is exact to the last bit.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ class Ball(ABC):
 
     def __init__(self, images: Tensor, epsilon: float) -> None:
         self.images = images
+        self.centre = images.to(torch.promote_types(images.dtype, torch.float32))
         self.epsilon = epsilon
 
     @abstractmethod
@@ -31,9 +33,9 @@ class Ball(ABC):
     def random_point(self, seeds: Tensor) -> Tensor:
         """Return a random point of each ball, fixed by that example's seed."""
 
+    @abstractmethod
     def settle(self, point: Tensor) -> Tensor:
-        """Return ``point`` with rounding errors taken out: inside the ball to the last bit."""
-        return point
+        """Return ``point`` in the images' type, inside the ball to the last bit."""
 
 
 class Linf(Ball):
@@ -42,17 +44,23 @@ class Linf(Ball):
     def __init__(self, images: Tensor, epsilon: float) -> None:
         super().__init__(images, epsilon)
         wide = widened(images)
-        self.low = _rounded_towards((wide - epsilon).clamp_(min=0), images)
-        self.high = _rounded_towards((wide + epsilon).clamp_(max=1), images)
+        self._low = _rounded_towards((wide - epsilon).clamp_(min=0), self.centre)
+        self._high = _rounded_towards((wide + epsilon).clamp_(max=1), self.centre)
 
     def ascend(self, point: Tensor, gradient: Tensor, size: float) -> Tensor:
         """Step by ``size`` in the sign of the gradient (Eqs. 16-17), then clip."""
-        return point.add(gradient.sign(), alpha=size).clamp_(self.low, self.high)
+        return point.add(gradient.sign(), alpha=size).clamp_(self._low, self._high)
 
     def random_point(self, seeds: Tensor) -> Tensor:
         """Draw each pixel's change uniformly from [-epsilon, epsilon], then clip."""
-        change = _draw(self.images, seeds, lambda x, g: x.uniform_(-1, 1, generator=g))
-        return self.images.add(change, alpha=self.epsilon).clamp_(self.low, self.high)
+        change = _draw(self.centre, seeds, lambda x, g: x.uniform_(-1, 1, generator=g))
+        return self.centre.add(change, alpha=self.epsilon).clamp_(self._low, self._high)
+
+    def settle(self, point: Tensor) -> Tensor:
+        """Round to the images' type; the bounds are exact in the type of the points already."""
+        if point.dtype == self.images.dtype:
+            return point
+        return _rounded_towards(widened(point), self.images)
 
 
 class L2(Ball):
@@ -69,23 +77,22 @@ class L2(Ball):
         The first d coordinates of a uniform point on the sphere in d + 2 dimensions are uniform in
         the ball in d dimensions.
         """
-        flat = self.images.flatten(1)
+        flat = self.centre.flatten(1)
         normal = _draw(
             flat.new_empty(len(flat), flat.shape[1] + 2), seeds, lambda x, g: x.normal_(generator=g)
         )
-        change = _direction(normal)[:, : flat.shape[1]].view_as(self.images)
-        return self._project(self.images.add(change, alpha=self.epsilon)).clamp_(0, 1)
+        change = _direction(normal)[:, : flat.shape[1]].view_as(self.centre)
+        return self._project(self.centre.add(change, alpha=self.epsilon)).clamp_(0, 1)
 
     def settle(self, point: Tensor) -> Tensor:
         """Shrink in float64 to the exact radius and round every pixel towards x."""
         centre = widened(self.images)
         change = widened(point) - centre
-        exact = centre + change * self._shrinkage(change)
-        return _rounded_towards(exact, self.images)
+        return _rounded_towards(centre + change * self._shrinkage(change), self.images)
 
     def _project(self, point: Tensor) -> Tensor:
-        change = point - self.images
-        return self.images + change * self._shrinkage(change)
+        change = point - self.centre
+        return self.centre + change * self._shrinkage(change)
 
     def _shrinkage(self, change: Tensor) -> Tensor:
         length = _length(change)
@@ -105,16 +112,27 @@ def _rounded_towards(exact: Tensor, images: Tensor) -> Tensor:
 
 
 def _length(x: Tensor) -> Tensor:
-    length: Tensor = torch.linalg.vector_norm(widened(x).flatten(1), dim=1)
-    return length
+    largest, scaled = _scaled(x)
+    length: Tensor = torch.linalg.vector_norm(scaled.flatten(1), dim=1)
+    return length * largest
 
 
 def _direction(x: Tensor) -> Tensor:
-    """Return each example divided by its length, safe for tiny and huge entries; 0 stays 0."""
+    """Return each example divided by its length; 0 stays 0."""
+    _, scaled = _scaled(x)
+    length = _expand(torch.linalg.vector_norm(scaled.flatten(1), dim=1), scaled)
+    return torch.where(length > 0, scaled / length, 0.0).to(x.dtype)
+
+
+def _scaled(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each example's largest entry, and the example divided by it.
+
+    Squares of tiny and of huge entries would vanish or overflow.
+    """
     wide = widened(x)
-    largest = _expand(wide.flatten(1).abs().amax(dim=1), wide)
-    scaled = torch.where(largest > 0, wide / largest, 0.0)
-    return torch.where(largest > 0, scaled / _expand(_length(scaled), wide), 0.0).to(x.dtype)
+    largest = wide.flatten(1).abs().amax(dim=1)
+    column = _expand(largest, wide)
+    return largest, torch.where(column > 0, wide / column, 0.0)
 
 
 def _draw(like: Tensor, seeds: Tensor, fill: Callable[[Tensor, torch.Generator], Tensor]) -> Tensor:
@@ -123,11 +141,10 @@ def _draw(like: Tensor, seeds: Tensor, fill: Callable[[Tensor, torch.Generator],
     A stream for each example: its draws do not depend on its batch mates, nor on the batch size.
     """
     generator = torch.Generator()
-    wide = torch.float64 if like.dtype == torch.float64 else torch.float32
-    draws = torch.empty(like.shape, dtype=wide)
+    draws = torch.empty(like.shape, dtype=like.dtype)
     for row, seed in zip(draws, seeds.tolist(), strict=True):
         fill(row, generator.manual_seed(seed))
-    return draws.to(like.device, like.dtype)
+    return draws.to(like.device)
 
 
 def _expand(values: Tensor, like: Tensor) -> Tensor:

@@ -9,15 +9,14 @@ computed, and the model is left as it was.
 
 from __future__ import annotations
 
-import functools
-import inspect
+import threading
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 Model = Callable[[Tensor], Tensor]
 """An ``nn.Module`` or any callable from images in [0, 1] to logits N x classes."""
@@ -33,12 +32,14 @@ def expected_gradient(loss: Callable[[Tensor], Tensor], point: Tensor, eot: int 
     for _ in range(eot):
         leaf = point.detach().requires_grad_()
         value = loss(leaf).sum()
-        if not value.requires_grad:
+        gradient = None
+        if value.requires_grad:
+            (gradient,) = torch.autograd.grad(value, leaf, allow_unused=True)
+        if gradient is None:
             raise ValueError(
                 "model gives no gradient: its output does not depend on the images through torch "
                 "operations; was it computed under torch.no_grad, or with numpy?"
             )
-        (gradient,) = torch.autograd.grad(value, leaf)
         # Not in place: a gradient may be an expanded view, as that of a mean is.
         total = gradient if total is None else total + gradient
     assert total is not None
@@ -50,63 +51,59 @@ def frozen(model: Model) -> Iterator[None]:
     """Run ``model`` in evaluation mode, its parameters without gradient, and put all back after.
 
     Each module gets its own training flag back and each parameter its own ``requires_grad``,
-    whatever happens inside. BatchNorm statistics do not move, since nothing trains.
+    whatever happens inside. BatchNorm statistics do not move, since nothing trains. Modules inside
+    a callable are met, and frozen, when it first calls them.
     """
-    modules = [module for root in modules_within(model) for module in root.modules()]
-    flags = [(module, module.training) for module in modules]
-    wanted = [p for module in modules for p in module.parameters(recurse=False) if p.requires_grad]
-    parameters = [parameter for parameter in wanted if parameter.is_leaf]
+    freezer = _Freezer()
     try:
-        for module in modules:
-            module.training = False
-        for parameter in parameters:
-            parameter.requires_grad_(False)
-        with torch.inference_mode(False), torch.enable_grad():
-            yield
-    finally:
-        for module, flag in flags:
-            module.training = flag
-        for parameter in parameters:
-            parameter.requires_grad_(True)
-
-
-def modules_within(model: object) -> list[nn.Module]:
-    """Return the modules that a callable runs, as far as Python lets us see them.
-
-    A module is itself; ``functools.partial``, bound methods, containers, objects with attributes,
-    and functions with what they close over or name globally are looked through, so that
-    ``lambda x: net(2 * x - 1)`` is handled like ``net``.
-    """
-    found: list[nn.Module] = []
-    seen: set[int] = set()
-    waiting: list[Any] = [model]
-    while waiting:
-        item = waiting.pop()
-        if id(item) in seen:
-            continue
-        seen.add(id(item))
-        if isinstance(item, nn.Module):
-            found.append(item)
+        if (root := module_of(model)) is not None:
+            freezer.freeze(root)
+            hook = None
         else:
-            waiting.extend(_held_by(item))
-    return found
+            hook = register_module_forward_pre_hook(freezer.on_call)
+        try:
+            with torch.inference_mode(False), torch.enable_grad():
+                yield
+        finally:
+            if hook is not None:
+                hook.remove()
+    finally:
+        freezer.thaw()
 
 
-def _held_by(item: Any) -> list[Any]:
-    if isinstance(item, functools.partial):
-        return [item.func, *item.args, *item.keywords.values()]
-    if isinstance(item, types.MethodType):
-        return [item.__self__, item.__func__]
-    if isinstance(item, types.FunctionType):
-        if item.__module__.split(".")[0] == "torch":
-            return []
-        names = inspect.getclosurevars(item)
-        defaults = [*(item.__defaults__ or ()), *(item.__kwdefaults__ or {}).values()]
-        return [*names.nonlocals.values(), *names.globals.values(), *defaults]
-    if isinstance(item, dict):
-        return list(item.values())
-    if isinstance(item, list | tuple | set):
-        return list(item)
-    if callable(item) and not isinstance(item, type):
-        return list(getattr(item, "__dict__", {}).values())
-    return []
+def module_of(model: object) -> nn.Module | None:
+    """Return the module that ``model`` is, or whose method it is."""
+    owner = model.__self__ if isinstance(model, types.MethodType) else model
+    return owner if isinstance(owner, nn.Module) else None
+
+
+class _Freezer:
+    """Remembers the modules it froze and what they were."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._flags: dict[nn.Module, bool] = {}
+        self._parameters: dict[Tensor, None] = {}
+
+    def on_call(self, module: nn.Module, _: object) -> None:
+        """Freeze a module about to be called; the hook is global, other threads' are not ours."""
+        if module not in self._flags and threading.get_ident() == self._thread:
+            self.freeze(module)
+
+    def freeze(self, root: nn.Module) -> None:
+        """Freeze a module and all within it."""
+        for module in root.modules():
+            self._flags.setdefault(module, module.training)
+            module.training = False
+        for parameter in root.parameters():
+            # A parameter made in inference mode has no gradient to switch off.
+            if parameter.requires_grad and parameter.is_leaf and not parameter.is_inference():
+                self._parameters[parameter] = None
+                parameter.requires_grad_(False)
+
+    def thaw(self) -> None:
+        """Put everything back."""
+        for module, flag in self._flags.items():
+            module.training = flag
+        for parameter in self._parameters:
+            parameter.requires_grad_(True)

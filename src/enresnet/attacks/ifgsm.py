@@ -6,7 +6,6 @@ r"""Iterative fast gradient sign method (Eq. 17; Kurakin et al., 2017).
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from enresnet import checks
@@ -33,9 +32,8 @@ class IFGSM(Attack):
         norm: str = "linf",
         eot: int = 1,
         goal: str = "untargeted",
-        generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(eot=eot, goal=goal, generator=generator)
+        super().__init__(eot=eot, goal=goal)
         self.epsilon = check_epsilon(epsilon, norm)
         self.norm = norm
         if step_size is None:
@@ -48,14 +46,12 @@ class IFGSM(Attack):
         """The name on the command line and in results."""
         return with_suffixes(f"ifgsm{self.steps}", self.norm, self.goal)
 
-    @property
-    def gradient_evaluations(self) -> int:
-        """How many gradients one image costs."""
+    def _passes(self) -> int:
         return self.steps * self.eot
 
     def _perturb(self, batch: Batch) -> Tensor:
         ball = BALLS[self.norm](batch.images, self.epsilon)
-        return self._climb(ball, batch, batch.images)
+        return self._climb(ball, batch, ball.centre)
 
     def _climb(self, ball: Ball, batch: Batch, point: Tensor) -> Tensor:
         for _ in range(self.steps):
@@ -68,12 +64,13 @@ def check_epsilon(epsilon: float | None, norm: str) -> float:
     checks.choice("norm", norm, BALLS)
     if epsilon is None:
         return DEFAULT_EPSILON[norm]
-    if norm == "linf" and isinstance(epsilon, int | float) and epsilon > 1:
+    radius = checks.number("epsilon", epsilon, low=0)
+    if norm == "linf" and radius > 1:
         raise ValueError(
-            f"epsilon must be at most 1 because images lie in [0, 1], found {epsilon!r}; "
+            f"epsilon must be at most 1 because images lie in [0, 1], found {radius:g}; "
             "8 grey levels are 8/255"
         )
-    return checks.number("epsilon", epsilon, low=0)
+    return radius
 
 
 def with_suffixes(name: str, norm: str, goal: str) -> str:

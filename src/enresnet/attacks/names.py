@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 from enresnet import checks
@@ -13,18 +12,13 @@ from enresnet.attacks.fgsm import FGSM
 from enresnet.attacks.ifgsm import DEFAULT_EPSILON, IFGSM
 from enresnet.attacks.pgd import PGD
 from enresnet.attacks.random_noise import RandomNoise
+from enresnet.randomness import named_generator
 
-
-def _pixel_space(**options: Any) -> CarliniWagner:
-    return CarliniWagner(space="pixel", **options)
-
-
-ATTACKS: dict[str, Callable[..., Attack]] = {
+ATTACKS: dict[str, type[Attack]] = {
     "fgsm": FGSM,
     "ifgsm": IFGSM,
     "pgd": PGD,
     "cw": CarliniWagner,
-    "cw_pixel": _pixel_space,
     "noise": RandomNoise,
 }
 
@@ -43,31 +37,33 @@ LISTED = (
 )
 
 _NAME = re.compile(
-    r"(?P<attack>fgsm|ifgsm|pgd|cw|noise)(?P<steps>\d+)?(?P<pixel>_pixel)?(?P<l2>_l2)?"
+    r"(?P<attack>fgsm|noise|(?:ifgsm|pgd|cw)(?P<steps>[0-9]+)?)"
+    r"(?P<pixel>(?<=cw)_pixel|(?<=[0-9])_pixel)?(?P<l2>_l2)?(?P<goal>_targeted|_runner_up)?"
 )
 
 
 def create_attack(name: str, **options: Any) -> Attack:
-    """Return the attack called ``name``, such as ifgsm20 or pgd50_l2, with further options."""
+    """Return the attack called ``name``, such as ifgsm20 or pgd50_l2_targeted."""
     match = _NAME.fullmatch(name) if isinstance(name, str) else None
-    kind = "" if match is None else match["attack"] + (match["pixel"] or "")
-    steps = None if match is None else match["steps"]
-    stepless = kind in ("fgsm", "noise")
-    if (
-        match is None
-        or kind not in ATTACKS
-        or (stepless and steps)
-        or (match["l2"] and "cw" in kind)
-    ):
+    kind = "" if match is None else match["attack"].rstrip("0123456789")
+    if match is None or (match["pixel"] and kind != "cw") or (match["l2"] and kind == "cw"):
         raise ValueError(
-            f"unknown attack {name!r}; known are {', '.join(LISTED)}, with any number of steps"
-            + checks.did_you_mean(name, LISTED)
+            f"unknown attack {name!r}; known are {', '.join(LISTED)}, with any number of steps, "
+            f"and followed by _targeted or _runner_up{checks.did_you_mean(name, LISTED)}"
         )
-    if steps is not None:
-        options["steps"] = int(steps)
+    named: dict[str, Any] = {}
+    if match["steps"] is not None:
+        named["steps"] = int(match["steps"])
+    if match["pixel"]:
+        named["space"] = "pixel"
     if match["l2"]:
-        options["norm"] = "l2"
-    return ATTACKS[kind](**options)
+        named["norm"] = "l2"
+    if match["goal"]:
+        named["goal"] = match["goal"][1:]
+    for key, value in named.items():
+        if options.get(key, value) != value:
+            raise ValueError(f"{key}={options[key]!r} contradicts the name {name!r}")
+    return ATTACKS[kind](**{**options, **named})
 
 
 def list_attacks() -> list[str]:
@@ -75,14 +71,17 @@ def list_attacks() -> list[str]:
     return list(LISTED)
 
 
-def attack_at(name: str, epsilon: float, **options: Any) -> Attack:
+def attack_at(name: str, epsilon: float, *, eot: int = 1, seed: int | None = None) -> Attack:
     """Return the attack called ``name`` for perturbations of about ``epsilon`` in linf.
 
     Carlini and Wagner's has no epsilon: its step is scaled, so that it can go as far as the
-    paper's goes at 8/255. An l2 attack keeps its own default radius.
+    paper's goes at 8/255. An l2 attack keeps its own default radius. ``seed`` fixes random starts.
     """
+    options: dict[str, Any] = {"eot": eot}
     if name.startswith("cw"):
         options["step_size"] = 6e-4 * epsilon / DEFAULT_EPSILON["linf"]
-    elif not name.endswith("_l2"):
+    elif "_l2" not in name:
         options["epsilon"] = epsilon
+    if seed is not None and name.startswith(("pgd", "noise")):
+        options["generator"] = named_generator(seed, f"attack {name}")
     return create_attack(name, **options)

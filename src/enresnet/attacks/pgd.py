@@ -14,6 +14,7 @@ from enresnet import checks
 from enresnet.attacks.base import Batch
 from enresnet.attacks.geometry import BALLS
 from enresnet.attacks.ifgsm import IFGSM, with_suffixes
+from enresnet.randomness import checked_generator
 
 
 class PGD(IFGSM):
@@ -21,7 +22,8 @@ class PGD(IFGSM):
 
     Worst is what fools the model in the largest share of ``eot`` draws, and among equals what has
     the highest mean loss. The first start does not depend on the number of restarts, so more of
-    them, from the same generator, never give a weaker attack on a deterministic model.
+    them, from the same generator, never give a weaker attack on a deterministic model. Starts come
+    from ``generator``, or from the system's entropy, never from torch's global generator.
     """
 
     def __init__(
@@ -43,19 +45,22 @@ class PGD(IFGSM):
             norm=norm,
             eot=eot,
             goal=goal,
-            generator=generator,
         )
         self.restarts = checks.integer("restarts", restarts, low=1)
+        self.generator = checked_generator(generator)
 
     @property
     def name(self) -> str:
         """The name on the command line and in results."""
         return with_suffixes(f"pgd{self.steps}", self.norm, self.goal)
 
-    @property
-    def gradient_evaluations(self) -> int:
-        """How many gradients one image costs."""
-        return self.restarts * super().gradient_evaluations
+    def _passes(self) -> int:
+        judged = self.eot if self.restarts > 1 else 0
+        return self.restarts * (super()._passes() + judged)
+
+    def _draw_seeds(self, count: int) -> Tensor:
+        generator = self.generator
+        return torch.randint(2**62, (count,), generator=generator, device=generator.device)
 
     def _perturb(self, batch: Batch) -> Tensor:
         ball = BALLS[self.norm](batch.images, self.epsilon)

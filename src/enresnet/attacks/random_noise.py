@@ -36,10 +36,13 @@ class RandomNoise(PGD):
         """The name on the command line and in results."""
         return with_suffixes("noise", self.norm, self.goal)
 
-    @property
-    def gradient_evaluations(self) -> int:
-        """None."""
-        return 0
+    def _passes(self) -> int:
+        return self.restarts * self.eot
+
+    def _perturb(self, batch: Batch) -> Tensor:
+        if self.restarts == 1:
+            batch.judge(batch.images)  # the gate: a wrong model or label is an error here too
+        return super()._perturb(batch)
 
     def _climb(self, ball: Ball, batch: Batch, point: Tensor) -> Tensor:  # noqa: ARG002
         return ball.settle(point)

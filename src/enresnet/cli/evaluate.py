@@ -56,10 +56,7 @@ def command(
         eot = 5 if noisy else 1
     if epsilon is None:
         epsilon = opened.config.recipe.epsilon
-    chosen = [
-        attack_at(name, epsilon, eot=eot, generator=named_generator(seed, f"attack {name}"))
-        for name in attacks
-    ]
+    chosen = [attack_at(name, epsilon, eot=eot, seed=seed) for name in attacks]
     result = evaluate(
         model,
         opened.config.load_data().test,

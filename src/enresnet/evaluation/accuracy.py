@@ -108,11 +108,11 @@ def _evaluate(
     _check_names(attacks)
     check_model_and_images(target, *data.batch(slice(1)))
     draws = _needed_draws(target, data, draws, batch_size)
-    work = len(data) * sum(attack.gradient_evaluations + draws for attack in attacks)
+    work = len(data) * sum(attack.passes + draws for attack in attacks)
     with progress_bar("evaluating", work + len(data) * draws, show=progress) as advance:
 
         def measure(attack: Attack | None) -> Accuracy:
-            cost = draws + (0 if attack is None else attack.gradient_evaluations)
+            cost = draws + (0 if attack is None else attack.passes)
             start, scores = time.monotonic(), []
             for images, labels in data.batches(batch_size):
                 if attack is not None:

@@ -72,7 +72,8 @@ class Ensemble(nn.Module):
         outputs = torch.stack(
             [member(images) for _ in range(self.draws) for member in self.members]
         )
-        weights = self.weights.to(outputs.dtype).repeat(self.draws).view(-1, 1, 1) / self.draws
+        weights = self.weights.float() / self.weights.float().sum()  # exact again after bfloat16
+        weights = (weights.repeat(self.draws) / self.draws).to(outputs.dtype).view(-1, 1, 1)
         if self.average == "logits":
             return (weights * outputs).sum(dim=0)
         return (outputs.log_softmax(dim=-1) + weights.log()).logsumexp(dim=0)

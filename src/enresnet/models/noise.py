@@ -135,8 +135,10 @@ def share_stream(model: nn.Module, stream: NoiseStream) -> None:
 
 def set_noise(model: nn.Module, noise: float) -> None:
     """Set the paper's a everywhere in ``model``."""
-    value = checks.number("noise", noise, low=0)
-    for module in noise_modules(model):
+    value, places = checks.number("noise", noise, low=0), list(noise_modules(model))
+    if value > 0 and not places:
+        raise ValueError(f"model has no place for noise={value:g}: it holds no NoiseInjection")
+    for module in places:
         module.noise = value
 
 

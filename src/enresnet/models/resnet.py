@@ -150,15 +150,19 @@ class ResNet(nn.Module):
     @property
     def config(self) -> dict[str, Any]:
         """The arguments that build this network again."""
-        injection = next(noise_modules(self))
+        first, *others = noise_modules(self)
+        if any((o.noise, o.std_over) != (first.noise, first.std_over) for o in others):
+            raise ValueError(
+                "noise differs between the blocks of this network; set_noise makes it one number"
+            )
         return {
             "blocks": self.blocks,
             "widths": list(self.widths),
             "block": self.block,
             "num_classes": self.num_classes,
             "in_channels": self.in_channels,
-            "noise": injection.noise,
-            "std_over": injection.std_over,
+            "noise": first.noise,
+            "std_over": first.std_over,
             "mean": self.mean,
             "std": self.std,
         }
@@ -217,8 +221,12 @@ def resnet_blocks(depth: int, block: str | None = None) -> tuple[int, str]:
     for kind, layers in (("basic", 6), ("bottleneck", 9)):
         if block in (None, kind) and depth > 2 and depth % layers == 2:
             return depth // layers, kind
-    rule = {None: "6n+2 or 9n+2", "basic": "6n+2", "bottleneck": "9n+2"}[block]
-    raise ValueError(f"depth must be {rule}, found {depth}")
+    layers, rule = (9, "9n+2") if block == "bottleneck" else (6, "6n+2")
+    below = max(1, (depth - 2) // layers) * layers + 2
+    also = "" if block else ", or 9n+2 with bottlenecks"
+    raise ValueError(
+        f"depth must be {rule}{also}, found {depth}; the nearest are {below} and {below + layers}"
+    )
 
 
 def wide_resnet_blocks(depth: int) -> int:

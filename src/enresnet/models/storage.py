@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
 from enresnet.files import replacing
 from enresnet.models.ensemble import Ensemble
@@ -59,9 +59,14 @@ def load_model(
             "with load_state_dict"
         )
     try:
-        model = rebuild(json.loads(header["model"]))
-        widest = max((t.dtype for t in tensors.values() if t.is_floating_point()), key=_bits)
-        model.to(torch.promote_types(widest, torch.float32)).load_state_dict(tensors)
+        description = json.loads(header["model"])
+        _check_size(description, tensors)
+        model = rebuild(description)
+        dtype = torch.float32
+        for tensor in tensors.values():
+            if tensor.is_floating_point():
+                dtype = torch.promote_types(dtype, tensor.dtype)
+        model.to(dtype).load_state_dict(tensors)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{target} does not describe a model we can build: {error}") from error
     if generator is not None:
@@ -91,5 +96,14 @@ def rebuild(description: dict[str, Any]) -> ResNet | Ensemble:
     raise ValueError(f"a description holds resnet, or ensemble and members; found {description}")
 
 
-def _bits(dtype: torch.dtype) -> int:
-    return torch.finfo(dtype).bits
+def _check_size(description: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Refuse a description of a network larger than the tensors that come with it."""
+    if "members" in description:
+        for member in description["members"]:
+            _check_size(member, tensors)
+        return
+    network = description["resnet"]
+    largest = max((max(t.shape, default=0) for t in tensors.values()), default=0)
+    sides = [*network["widths"], network["num_classes"], network["in_channels"]]
+    if network["blocks"] * len(network["widths"]) > len(tensors) or max(sides) > largest:
+        raise ValueError("the network is larger than the tensors that come with it")

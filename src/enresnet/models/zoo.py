@@ -44,9 +44,9 @@ PAPER_MODELS = (
 )
 
 _PART = re.compile(
-    r"(?:en_?(?P<members>\d+)_?)?"
-    r"(?:(?P<resnet>resnet)[_-]?(?P<depth>\d+)(?P<bottleneck>_bottleneck)?"
-    r"|(?P<wide>wrn|wide_?resnet)[_-]?(?P<wide_depth>\d+)[_-](?P<widen>\d+))"
+    r"(?:en_?(?P<members>[0-9]+)_?)?"
+    r"(?:(?P<resnet>resnet)[_-]?(?P<depth>[0-9]+)(?P<bottleneck>_bottleneck)?"
+    r"|(?P<wide>wrn|wide_?resnet)[_-]?(?P<wide_depth>[0-9]+)[_-](?P<widen>[0-9]+))"
 )
 
 
@@ -147,7 +147,7 @@ def parse_name(name: str) -> list[Part]:
 
 
 def _parse_part(term: str, name: str) -> Part:
-    term = re.sub(r"[\s${}\\]", "", term).lower()
+    term = re.sub(r"\$_\{?([0-9]+)\}?\$", r"\1", term.strip()).lower()  # En$_5$ResNet20
     where = f"unknown model {term!r}" + (f" in {name!r}" if term != name else "")
     match = _PART.fullmatch(term)
     if match is None:

@@ -1,7 +1,0 @@
-"""``python -m enresnet.cli`` is the command ``enresnet``."""
-
-import sys
-
-from enresnet.cli import main
-
-sys.exit(main())
