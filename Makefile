@@ -10,7 +10,7 @@ ifneq ($(shell cat $(STAMP) 2>/dev/null && $(BIN)/python -c '' 2>/dev/null && ec
 $(shell rm -f $(STAMP))
 endif
 
-.PHONY: install test test-all lint format clean
+.PHONY: install quickstart test test-all lint format clean
 
 install: $(STAMP)
 
@@ -19,6 +19,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear $(VENV)
 	PIP_CONSTRAINT='$(CURDIR)/constraints.txt' $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	printf '%s\n' '$(CURDIR)' > $(STAMP)
+
+quickstart: $(STAMP)
+	$(BIN)/enresnet quickstart
 
 test: $(STAMP)
 	$(BIN)/python -m pytest

@@ -51,7 +51,7 @@ _ROOM_OF = {
     "load_data": "enresnet.data",
     "transfer": "enresnet.evaluation",
 }
-_ROOMS = ("data", "models", "attacks", "evaluation", "training")
+_ROOMS = ("data", "models", "attacks", "evaluation", "training", "report")
 
 
 def __getattr__(name: str) -> Any:

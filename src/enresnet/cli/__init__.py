@@ -15,6 +15,7 @@ import enresnet
 from enresnet import checks
 
 COMMANDS = {
+    "quickstart": "The whole idea in about a minute, on real digits; writes a page.",
     "data": "Fetch and verify a data set.",
     "train": "Train a network into a run folder.",
     "evaluate": "Measure a run's natural and robust accuracy.",

@@ -8,7 +8,7 @@ A model that answers twice the same on the first batch is deterministic and aske
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,16 +131,27 @@ def _evaluate(
         return Evaluation(natural, {attack.name: measure(attack) for attack in attacks})
 
 
-@torch.no_grad()
 def score(model: Model, images: Tensor, labels: Tensor, *, draws: int = 1) -> Tensor:
     """Return the share of ``draws`` in which each image is classified rightly."""
-    device = device_of(model, default=images.device)
-    images = images.to(device)
     right = torch.zeros(len(images))
-    with frozen(model), torch.no_grad():
-        for _ in range(draws):
-            right += (model(images).argmax(dim=1).cpu() == labels.cpu()).float()
+    for logits in _drawn_logits(model, images, draws):
+        right += (logits.argmax(dim=1) == labels.cpu()).float()
     return right / draws
+
+
+def predictions(model: Model, images: Tensor, *, draws: int = 1) -> Tensor:
+    """Return the class whose probability, averaged over ``draws``, is highest for each image."""
+    total = sum(logits.softmax(dim=1) for logits in _drawn_logits(model, images, draws))
+    assert isinstance(total, Tensor)
+    return total.argmax(dim=1)
+
+
+def _drawn_logits(model: Model, images: Tensor, draws: int) -> Iterator[Tensor]:
+    images = images.to(device_of(model, default=images.device))
+    for _ in range(draws):
+        with frozen(model), torch.no_grad():
+            logits = model(images.clone())
+        yield logits.float().cpu()
 
 
 def summarise(
@@ -180,9 +191,8 @@ def _needed_draws(model: Model, data: Images, draws: int, batch_size: int) -> in
     if draws == 1:
         return 1
     images, _ = data.batch(slice(min(batch_size, 8)))
-    images = images.to(device_of(model, default=images.device))
-    with frozen(model), torch.no_grad():
-        return 1 if torch.equal(model(images), model(images)) else draws
+    first, second = _drawn_logits(model, images, 2)
+    return 1 if torch.equal(first, second) else draws
 
 
 def _check_names(attacks: Iterable[Attack]) -> None:

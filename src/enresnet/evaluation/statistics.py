@@ -30,3 +30,22 @@ def accuracy_interval(scores: Tensor, confidence: float = CONFIDENCE) -> tuple[f
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
     return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def paired_difference(
+    scores: Tensor, others: Tensor, confidence: float = CONFIDENCE
+) -> tuple[float, float, float]:
+    """Return the mean of ``scores`` less that of ``others`` on the same images, and its interval.
+
+    Normal approximation over the differences of single images: what both models find easy or hard
+    cancels.
+    """
+    if scores.shape != others.shape:
+        raise ValueError(
+            f"scores must be of the same images, found {len(scores)} and {len(others)}"
+        )
+    differences = scores.double() - others.double()
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    half = z * math.sqrt(float(differences.var(correction=0)) / max(1, len(differences) - 1))
+    mean = float(differences.mean())
+    return mean, mean - half, mean + half

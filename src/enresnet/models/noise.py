@@ -10,6 +10,7 @@ a * std * sqrt(L).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -80,12 +81,21 @@ def inject_noise(
     if generator is None:
         generator = _shared_stream
     stream = generator if isinstance(generator, NoiseStream) else NoiseStream(generator)
-    # torch defines the gradient of std at a constant input as 0, so a flat image is harmless.
-    if std_over == "example":
-        std = x.std(dim=tuple(range(1, x.ndim)), correction=0, keepdim=True)
-    else:
-        std = x.std(correction=0)
+    std = standard_deviation(x, tuple(range(std_over == "example", x.ndim)))
     return torch.addcmul(x, std, stream.normal_like(x), value=noise)
+
+
+def standard_deviation(x: Tensor, dim: tuple[int, ...]) -> Tensor:
+    """Return the root of the mean squared deviation over ``dim``, kept as dimensions of size 1.
+
+    Plain vector operations, unlike the running algorithm of ``torch.std``. The gradient through the
+    mean is 0, since deviations sum to 0; at a constant input torch takes the gradient of the norm
+    as 0, so a flat image is harmless.
+    """
+    count = math.prod(x.shape[axis] for axis in dim)
+    deviation = x - x.detach().mean(dim, keepdim=True)
+    norm: Tensor = torch.linalg.vector_norm(deviation, dim=dim, keepdim=True)
+    return norm / math.sqrt(count)
 
 
 class NoiseInjection(nn.Module):

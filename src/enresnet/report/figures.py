@@ -1,0 +1,143 @@
+"""Pictures of what was measured, as SVG or PNG, drawn without a screen."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from enresnet.training import Epoch
+
+# A colour for each of two networks, distinct to colour-blind eyes and in print.
+COLOURS = ("#c44e1c", "#1f5fa8")
+RIGHT, WRONG = "#1a7f37", "#b42318"
+
+
+def accuracy_bars(rows: Sequence[dict[str, Any]], networks: Sequence[str]) -> Figure:
+    """Draw both networks' accuracies side by side, with their intervals."""
+    figure, axes = _canvas(9.0, 3.6)
+    for index, network in enumerate(networks):
+        places = [row + (index - 0.5) * 0.36 for row in range(len(rows))]
+        heights = [100 * row[network]["accuracy"] for row in rows]
+        bounds = [[100 * bound for bound in row[network]["interval"]] for row in rows]
+        below = [max(0.0, height - low) for height, (low, _) in zip(heights, bounds, strict=True)]
+        above = [max(0.0, high - height) for height, (_, high) in zip(heights, bounds, strict=True)]
+        axes.bar(places, heights, 0.34, color=COLOURS[index], label=network)
+        axes.errorbar(places, heights, [below, above], fmt="none", ecolor="#222", capsize=2, lw=1)
+        for place, height, top in zip(places, heights, above, strict=True):
+            axes.text(place, height + top + 1.2, f"{height:.0f}", ha="center", fontsize=8)
+    axes.set_xticks(range(len(rows)), [row["images"].replace(", ", "\n") for row in rows])
+    axes.set_ylim(0, 112)
+    axes.set_yticks(range(0, 101, 20))
+    axes.set_ylabel("accuracy, %")
+    axes.legend(frameon=False, ncols=2, loc="upper right", bbox_to_anchor=(1, 1.13))
+    return figure
+
+
+def training_curves(runs: dict[str, list[list[Epoch]]]) -> Figure:
+    """Draw validation accuracy against the epoch: a thin line a seed, their mean thick."""
+    figure = Figure(figsize=(9.0, 3.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2, sharex=True, sharey=True)
+    panels: list[tuple[Axes, str, str]] = [
+        (left, "validation_natural", "clean validation images"),
+        (right, "validation_robust", "validation images under PGD"),
+    ]
+    for axes, column, title in panels:
+        for colour, (network, seeds) in zip(COLOURS, runs.items(), strict=True):
+            curves = [[100 * getattr(epoch, column) for epoch in epochs] for epochs in seeds]
+            numbers = [epoch.epoch for epoch in seeds[0]]
+            for curve in curves:
+                axes.plot(numbers, curve, color=colour, lw=0.8, alpha=0.4)
+            mean = [sum(values) / len(values) for values in zip(*curves, strict=True)]
+            axes.plot(numbers, mean, color=colour, lw=2.2, label=network)
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("epoch")
+        axes.set_xticks(numbers)
+        _plain(axes)
+    left.set_ylabel("accuracy, %")
+    left.legend(frameon=False, loc="lower right")
+    return figure
+
+
+def image_grid(
+    columns: Sequence[tuple[str, Tensor, dict[str, Tensor] | None]],
+    labels: Sequence[str],
+    classes: Sequence[str],
+) -> Figure:
+    """Draw images, a row each; under those with predictions, what each network says of them.
+
+    A column is a title, images N x C x H x W (changes in [-1, 1] where there are no predictions),
+    and each network's predicted classes.
+    """
+    count = len(labels)
+    figure = Figure(figsize=(2.05 * len(columns), 1.62 * count), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(count, len(columns), squeeze=False)
+    for across, (title, images, answers) in enumerate(columns):
+        for down in range(count):
+            axes = grid[down][across]
+            _show(axes, images[down], change=answers is None)
+            if down == 0:
+                axes.set_title(title, fontsize=9)
+            if across == 0:
+                axes.set_ylabel(f"a {labels[down]}", fontsize=10, rotation=0, labelpad=14)
+            if answers is not None:
+                for line, (network, said) in enumerate(answers.items()):
+                    word = classes[int(said[down])]
+                    axes.text(
+                        0.5,
+                        -0.05 - 0.15 * line,
+                        f"{network}: {word}",
+                        transform=axes.transAxes,
+                        ha="center",
+                        va="top",
+                        fontsize=7.5,
+                        color=RIGHT if word == labels[down] else WRONG,
+                    )
+    return figure
+
+
+def as_svg(figure: Figure) -> str:
+    """Return a figure as SVG text to be put into a page."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue().partition("<svg")[1] + buffer.getvalue().partition("<svg")[2]
+
+
+def as_png(figure: Figure, *, dpi: int = 110) -> bytes:
+    """Return a figure as a PNG file."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=dpi)
+    return buffer.getvalue()
+
+
+def _canvas(width: float, height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    _plain(axes)
+    return figure, axes
+
+
+def _plain(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#ddd", lw=0.6)
+    axes.set_axisbelow(True)
+
+
+def _show(axes: Axes, image: Tensor, *, change: bool) -> None:
+    axes.set_xticks([])
+    axes.set_yticks([])
+    pixels = image.permute(1, 2, 0).squeeze(-1)
+    if change:
+        pixels = pixels if pixels.ndim == 2 else pixels.mean(dim=-1)
+        bound = max(float(pixels.abs().max()), 1e-6)
+        axes.imshow(pixels.numpy(), cmap="RdBu_r", vmin=-bound, vmax=bound)
+    else:
+        axes.imshow(pixels.numpy(), cmap="gray", vmin=0, vmax=1)

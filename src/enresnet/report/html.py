@@ -1,0 +1,110 @@
+"""One self-contained HTML page: nothing is loaded from anywhere else."""
+
+from __future__ import annotations
+
+import base64
+import platform
+from typing import Any
+
+import jinja2
+import torch
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+import enresnet
+from enresnet.report.figures import accuracy_bars, as_png, as_svg, image_grid, training_curves
+from enresnet.report.quickstart import (
+    ATTACKS,
+    BASE,
+    DRAWS,
+    ENSEMBLE,
+    EOT,
+    NETWORKS,
+    Quickstart,
+)
+
+
+def quickstart_page(result: Quickstart) -> str:
+    """Return the page of the quickstart."""
+    rows = result.rows()
+    return _render(
+        "quickstart.html",
+        result=result,
+        rows=rows,
+        networks=NETWORKS,
+        base=BASE,
+        ensemble=ENSEMBLE,
+        verdict=verdict(rows),
+        bars=_svg(accuracy_bars(rows, NETWORKS)),
+        curves=_svg(training_curves(_curves(result))),
+        grid=_image(image_grid(*_grid(result)), "clean and attacked digits"),
+        recipe=result.plan.recipe,
+        eot=EOT,
+        draws=DRAWS,
+        settings=sorted({a.settings for a in result.attacked}),
+        training_seconds={
+            network: sum(t.seconds for t in result.trained if t.network == network) / result.seeds
+            for network in NETWORKS
+        },
+        attack_seconds={
+            (a.attack, a.oracle): sum(
+                b.seconds for b in result.attacked if (b.attack, b.oracle) == (a.attack, a.oracle)
+            )
+            / result.seeds
+            for a in result.attacked
+        },
+        versions=f"enresnet {enresnet.__version__}, torch {torch.__version__}, "
+        f"Python {platform.python_version()}",
+    )
+
+
+def verdict(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """Return on which images the ensemble is better, worse, or not clearly either."""
+    sorted_rows: dict[str, list[str]] = {"better": [], "worse": [], "unclear": []}
+    for row in rows:
+        low, high = row["difference"]["interval"]
+        key = "better" if low > 0 else "worse" if high < 0 else "unclear"
+        sorted_rows[key].append(row["images"])
+    return sorted_rows
+
+
+def _curves(result: Quickstart) -> dict[str, Any]:
+    return {
+        network: [t.epochs for t in result.trained if t.network == network] for network in NETWORKS
+    }
+
+
+def _grid(result: Quickstart) -> tuple[Any, list[str], tuple[str, ...]]:
+    classes = tuple("0123456789")
+    columns: list[Any] = [("clean", result.examples, result.clean_answers)]
+    for network in NETWORKS:
+        (first,) = (
+            a for a in result.attacked if (a.oracle, a.attack, a.seed) == (network, ATTACKS[1], 0)
+        )
+        columns.append((f"attacked: {ATTACKS[1]}\non {network}", first.images, first.answers))
+        columns.append(
+            ("the change\n(blue darker, red lighter)", first.images - result.examples, None)
+        )
+    return columns, [classes[label] for label in result.labels.tolist()], classes
+
+
+def _render(template: str, **values: Any) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("enresnet.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["percent"] = lambda value: f"{100 * value:.1f}"
+    environment.filters["signed"] = lambda value: f"{100 * value:+.1f}"
+    return environment.get_template(template).render(**values)
+
+
+def _svg(figure: Figure) -> Markup:
+    return Markup(as_svg(figure))
+
+
+def _image(figure: Figure, text: str) -> Markup:
+    data = base64.b64encode(as_png(figure)).decode()
+    return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(text, data)
