@@ -85,7 +85,7 @@ def command(
 
     def report(epoch: Epoch) -> None:
         epochs.append(epoch)
-        console.print(_line(epoch, config.recipe.epochs), highlight=False)
+        console.print(_line(epoch, config.recipe.epochs), highlight=False, soft_wrap=True)
 
     run = train(config, out, report=report)
     write_json(json, [dataclasses.asdict(epoch) for epoch in epochs])
