@@ -45,19 +45,19 @@ def command(
     print_table(
         [_shown(row) for row in rows],
         title=f"accuracy in % over {seeds} seeds, epsilon = {result.plan.recipe.epsilon:g}",
-        caption=f"With 95 % intervals; the difference is paired. {result.seconds:.0f} s of work. "
-        f"The page: {out}",
+        caption="With 95 % intervals; the difference is paired. Blind: on the images made against "
+        f"the other network. {result.seconds:.0f} s of work. The page: {out}",
     )
 
 
 def _shown(row: dict[str, Any]) -> dict[str, str]:
     cells = {
-        network: _interval("{:.1f} ({:.1f} to {:.1f})", row[network]["accuracy"], row[network])
+        network: _interval("{:.1f} ({:.1f}-{:.1f})", row[network]["accuracy"], row[network])
         for network in NETWORKS
     }
     difference = row["difference"]
-    text = _interval("{:+.1f} ({:+.1f} to {:+.1f})", difference["difference"], difference)
-    return {"images": row["images"], **cells, "difference": text}
+    text = _interval("{:+.1f} ({:+.1f}, {:+.1f})", difference["difference"], difference)
+    return {"images": row["images"].removesuffix(", white box"), **cells, "difference": text}
 
 
 def _interval(form: str, value: float, cell: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -42,10 +42,13 @@ SHOWN = 8  # images in the grid: the first ones, not chosen
 class Plan:
     """What is run: the training, and how many test images each attack gets for each seed.
 
-    The dearer the attack, the fewer; each seed attacks others of the 500, as far as they go.
+    Each network has the learning rate that is best for it on validation images, among those that
+    ``benchmarks/quickstart_rates.py`` tries. The dearer the attack, the fewer images; each seed
+    attacks others of the 500, as far as they go.
     """
 
     recipe: Recipe = field(default_factory=lambda: load_recipe("quickstart"))
+    rates: dict[str, float] = field(default_factory=lambda: {BASE: 0.6, ENSEMBLE: 0.3})
     images: dict[str, int] = field(
         default_factory=lambda: {"fgsm": 500, "ifgsm20": 160, "cw_pixel": 64}
     )
@@ -132,6 +135,7 @@ class Quickstart:
             "seeds": self.seeds,
             "seconds": self.seconds,
             "recipe": self.plan.recipe.to_dict(),
+            "learning_rates": self.plan.rates,
             "eot": EOT,
             "draws": DRAWS,
         }
@@ -215,10 +219,11 @@ def _one_thread() -> None:
 
 def _train(plan: Plan, network: str, seed: int, folder: str) -> Trained:
     start = time.monotonic()
-    config = RunConfig(model=network, data="digits", recipe=plan.recipe, seed=seed)
+    recipe = replace(plan.recipe, learning_rate=plan.rates[network])
+    config = RunConfig(model=network, data="digits", recipe=recipe, seed=seed)
     data = config.load_data()
     model = config.create_model(data)
-    epochs = list(Trainer(model, data, plan.recipe, seed=seed).epochs())
+    epochs = list(Trainer(model, data, recipe, seed=seed).epochs())
     save_model(model, _weights(folder, network, seed))
     return Trained(network, seed, epochs, time.monotonic() - start)
 
