@@ -41,7 +41,7 @@ def test_the_papers_recipe():
     assert recipe == Recipe()
     assert (recipe.epsilon, recipe.step_size, recipe.steps) == (8 / 255, 2 / 255, 10)
     assert (recipe.learning_rate, recipe.momentum, recipe.weight_decay) == (0.1, 0.9, 5e-4)
-    rates = [step_rate(epoch, 200, base=0.1, milestones=recipe.milestones) for epoch in range(200)]
+    rates = [step_rate(e / 200, base=0.1, milestones=recipe.milestones) for e in range(200)]
     changes = [epoch for epoch in range(1, 200) if rates[epoch] != rates[epoch - 1]]
     assert changes == [80, 120, 160]
     assert rates[0] == 0.1
@@ -240,7 +240,10 @@ def test_train_command(tmp_path, capsys, monkeypatch):
         ("--model resnet8 --data digit", "unknown data set 'digit'"),
         ("--model resnet8 --data digits --recipe papr", "unknown recipe 'papr'.*paper"),
         ("--model resnet8 --data digits --epochs 0", "epochs must be at least 1"),
-        ("--model resnet8 --data digits --objective nat", "objective must be one of natural, pgd"),
+        (
+            "--model resnet8 --data digits --objective nat",
+            "objective must be one of .*natural, pgd",
+        ),
     ],
 )
 def test_train_command_bad_input(words, message, tmp_path, capsys):

@@ -18,6 +18,9 @@ from enresnet.progress import progress_bar
 
 GOALS = ("untargeted", "targeted", "runner_up")
 
+Loss = Callable[[Tensor], Tensor]
+"""From logits N x classes to what an attack raises, one number an example."""
+
 
 class Attack(ABC):
     """A way to change images so that a model gets them wrong.
@@ -41,13 +44,15 @@ class Attack(ABC):
         labels: Tensor,
         *,
         batch_size: int | None = None,
+        evaluating: bool = True,
         progress: bool | None = None,
     ) -> Tensor:
         """Return the attacked images, a new tensor.
 
         ``batch_size`` bounds how many images meet the model at once, for data larger than its
-        memory; images are moved to a module's device and back. ``progress=None`` shows a bar on a
-        terminal when the call takes long.
+        memory; images are moved to a module's device and back. ``evaluating=False`` leaves the
+        model's mode alone: one in training then moves its BatchNorm statistics, as the paper's
+        released code lets it. ``progress=None`` shows a bar on a terminal when the call takes long.
         """
         check_model_and_images(model, images, labels)
         if batch_size is None:
@@ -57,7 +62,10 @@ class Attack(ABC):
         device = device_of(model, default=images.device)
         seeds = self._draw_seeds(len(images))
         work = len(images) * self.passes
-        with progress_bar(self.name, work, show=progress) as advance, frozen(model):
+        with (
+            progress_bar(self.name, work, show=progress) as advance,
+            frozen(model, evaluating=evaluating),
+        ):
             classifier = Classifier(model, int(labels.max()) if len(labels) else 0, advance)
             result = torch.empty_like(images)
             for start in range(0, len(images), batch_size):
@@ -188,7 +196,7 @@ class Batch:
         value = margin(logits, self.labels)
         return -value if self.targeted else value
 
-    def gradient(self, loss: Callable[[Tensor], Tensor], point: Tensor) -> Tensor:
+    def gradient(self, loss: Loss, point: Tensor) -> Tensor:
         """Return the gradient of ``loss`` of the logits at ``point``, averaged over the noise.
 
         NaN becomes 0 and infinity the largest number, so that neither reaches the images; such

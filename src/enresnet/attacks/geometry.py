@@ -33,6 +33,11 @@ class Ball(ABC):
     def random_point(self, seeds: Tensor) -> Tensor:
         """Return a random point of each ball, fixed by that example's seed."""
 
+    def gaussian_point(self, seeds: Tensor, scale: float) -> Tensor:
+        """Return the images plus Gaussian noise, clipped to [0, 1], fixed by each one's seed."""
+        noise = _draw(self.centre, seeds, lambda x, g: x.normal_(generator=g))
+        return self.centre.add(noise, alpha=scale).clamp_(0, 1)
+
     @abstractmethod
     def settle(self, point: Tensor) -> Tensor:
         """Return ``point`` in the images' type, inside the ball to the last bit."""

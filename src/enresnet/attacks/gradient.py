@@ -47,14 +47,15 @@ def expected_gradient(loss: Callable[[Tensor], Tensor], point: Tensor, eot: int 
 
 
 @contextmanager
-def frozen(model: Model) -> Iterator[None]:
+def frozen(model: Model, *, evaluating: bool = True) -> Iterator[None]:
     """Run ``model`` in evaluation mode, its parameters without gradient, and put all back after.
 
     Each module gets its own training flag back and each parameter its own ``requires_grad``,
     whatever happens inside. BatchNorm statistics do not move, since nothing trains. Modules inside
-    a callable are met, and frozen, when it first calls them.
+    a callable are met, and frozen, when it first calls them. ``evaluating=False`` leaves the mode,
+    and so the statistics of a model in training, alone.
     """
-    freezer = _Freezer()
+    freezer = _Freezer(evaluating)
     try:
         if (root := module_of(model)) is not None:
             freezer.freeze(root)
@@ -80,7 +81,8 @@ def module_of(model: object) -> nn.Module | None:
 class _Freezer:
     """Remembers the modules it froze and what they were."""
 
-    def __init__(self) -> None:
+    def __init__(self, evaluating: bool) -> None:
+        self._evaluating = evaluating
         self._thread = threading.get_ident()
         self._flags: dict[nn.Module, bool] = {}
         self._parameters: dict[Tensor, None] = {}
@@ -94,7 +96,8 @@ class _Freezer:
         """Freeze a module and all within it."""
         for module in root.modules():
             self._flags.setdefault(module, module.training)
-            module.training = False
+            if self._evaluating:
+                module.training = False
         for parameter in root.parameters():
             # A parameter made in inference mode has no gradient to switch off.
             if parameter.requires_grad and parameter.is_leaf and not parameter.is_inference():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from enresnet import checks
-from enresnet.attacks.base import Attack, Batch
+from enresnet.attacks.base import Attack, Batch, Loss
 from enresnet.attacks.geometry import BALLS, Ball
 
 DEFAULT_EPSILON = {"linf": 8 / 255, "l2": 0.5}
@@ -53,9 +53,10 @@ class IFGSM(Attack):
         ball = BALLS[self.norm](batch.images, self.epsilon)
         return self._climb(ball, batch, ball.centre)
 
-    def _climb(self, ball: Ball, batch: Batch, point: Tensor) -> Tensor:
+    def _climb(self, ball: Ball, batch: Batch, point: Tensor, loss: Loss | None = None) -> Tensor:
         for _ in range(self.steps):
-            point = ball.ascend(point, batch.gradient(batch.loss, point), self.step_size)
+            gradient = batch.gradient(loss or batch.loss, point)
+            point = ball.ascend(point, gradient, self.step_size)
         return ball.settle(point)
 
 

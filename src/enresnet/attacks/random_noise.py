@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from enresnet.attacks.base import Batch
+from enresnet.attacks.base import Batch, Loss
 from enresnet.attacks.geometry import Ball
 from enresnet.attacks.ifgsm import with_suffixes
 from enresnet.attacks.pgd import PGD
@@ -44,5 +44,11 @@ class RandomNoise(PGD):
             batch.judge(batch.images)  # the gate: a wrong model or label is an error here too
         return super()._perturb(batch)
 
-    def _climb(self, ball: Ball, batch: Batch, point: Tensor) -> Tensor:  # noqa: ARG002
+    def _climb(
+        self,
+        ball: Ball,
+        batch: Batch,  # noqa: ARG002
+        point: Tensor,
+        loss: Loss | None = None,  # noqa: ARG002
+    ) -> Tensor:
         return ball.settle(point)

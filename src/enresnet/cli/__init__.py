@@ -19,6 +19,7 @@ COMMANDS = {
     "data": "Fetch and verify a data set.",
     "train": "Train a network into a run folder.",
     "evaluate": "Measure a run's natural and robust accuracy.",
+    "integrate": "Join separately trained networks into one model.",
     "models": "List the networks of the paper, with their sizes.",
     "attacks": "List the attacks, with their default settings.",
 }

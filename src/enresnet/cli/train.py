@@ -20,6 +20,8 @@ def _override(field: dataclasses.Field[Any]) -> tuple[str, Any, None]:
         "int": int,
         "bool": bool,
         "float": Ratio,
+        "int | None": int,
+        "float | None": Ratio,
         "tuple[float, ...]": tuple[float, ...],
     }
     hint = f"(paper: {_shown(field.default)})"
@@ -30,6 +32,8 @@ def _override(field: dataclasses.Field[Any]) -> tuple[str, Any, None]:
 def _shown(value: Any) -> str:
     if isinstance(value, float) and value * 255 == round(value * 255):
         return f"{round(value * 255)}/255"
+    if value is None:
+        return "none"
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
@@ -58,7 +62,7 @@ def command(
     Args:
         model: Such as en5_resnet20; see enresnet models.
         data: digits, cifar10, cifar100, or the path of a folder of images by class.
-        recipe: paper, natural, or the path of a YAML file.
+        recipe: paper, released, fast, natural, trades, or the path of a YAML file.
         overrides: Fields of the recipe.
         seed: Fixes weights, order, augmentation, noise and attacks.
         limit: Use only the first so many images.
@@ -89,22 +93,33 @@ def command(
 
     run = train(config, out, report=report)
     write_json(json, [dataclasses.asdict(epoch) for epoch in epochs])
-    best = max(epochs, key=lambda epoch: epoch.score)
+    best = max((epoch for epoch in epochs if epoch.score is not None), key=_score)
     console.print(
-        f"best on validation: epoch {best.epoch}, {100 * best.score:.1f} %. In {run.folder}; next: "
-        f"enresnet evaluate {run.folder}",
+        f"best on validation: epoch {best.epoch}, {100 * _score(best):.1f} %. In {run.folder}; "
+        f"next: enresnet evaluate {run.folder}",
         highlight=False,
         soft_wrap=True,
     )
 
 
+def _score(epoch: Epoch) -> float:
+    return -1.0 if epoch.score is None else epoch.score
+
+
 def _line(epoch: Epoch, epochs: int) -> str:
-    robust = epoch.validation_robust
-    attacked = "" if robust is None else f", attacked {100 * robust:.1f} %"
-    return (
-        f"epoch {epoch.epoch}/{epochs}: loss {epoch.train_loss:.3f}, "
-        f"training {100 * epoch.train_accuracy:.1f} %, "
-        f"validation natural {100 * epoch.validation_natural:.1f} %{attacked}, "
-        f"rate {epoch.learning_rate:g}, {epoch.images_per_second:.0f} images/s, "
-        f"{epoch.seconds:.0f} s"
-    )
+    parts = [
+        f"epoch {epoch.epoch}/{epochs}: loss {epoch.train_loss:.3f}",
+        f"training {100 * epoch.train_accuracy:.1f} %",
+    ]
+    if epoch.validation_natural is not None:
+        parts.append(f"validation natural {100 * epoch.validation_natural:.1f} %")
+    if epoch.validation_robust is not None:
+        parts.append(f"attacked {100 * epoch.validation_robust:.1f} %")
+    if epoch.weights:
+        parts.append(f"weights {epoch.weights}")
+    parts += [
+        f"rate {epoch.learning_rate:.3g}",
+        f"{epoch.images_per_second:.0f} images/s",
+        f"{epoch.seconds:.0f} s",
+    ]
+    return ", ".join(parts) + (f"\n  {epoch.note}" if epoch.note else "")

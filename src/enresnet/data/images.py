@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -152,7 +152,7 @@ def from_dataset(
     pixels: Tensor | LazyPixels = LazyPixels(dataset, torch.arange(count))
     if in_memory is None:
         needed = count * pixels.shape[1:].numel() * pixels.dtype.itemsize
-        in_memory = needed <= _free_memory() / 2
+        in_memory = needed <= free_memory() / 2
     labels = _labels(dataset, count)
     if in_memory:
         pixels = pixels[:]
@@ -190,8 +190,11 @@ def _kind(shape: torch.Size, dtype: torch.dtype) -> str:
     return f"{' x '.join(map(str, shape))} {dtype}"
 
 
-def _free_memory() -> float:
+def free_memory() -> float:
+    """Return the bytes of memory that can be had, or infinity where we cannot know."""
     try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return math.inf  # not a POSIX system: we cannot know
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        (available,) = (line.split()[1] for line in lines if line.startswith("MemAvailable"))
+        return 1024 * int(available)
+    except (OSError, ValueError):
+        return math.inf

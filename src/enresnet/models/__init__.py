@@ -1,6 +1,6 @@
 """What classifies: noise-injected residual networks and their ensembles."""
 
-from enresnet.models.ensemble import Ensemble
+from enresnet.models.ensemble import Ensemble, set_lean
 from enresnet.models.noise import (
     NoiseInjection,
     inject_noise,
@@ -26,6 +26,7 @@ __all__ = [
     "resnet",
     "save_model",
     "seed_noise",
+    "set_lean",
     "set_noise",
     "using_noise",
     "wide_resnet",

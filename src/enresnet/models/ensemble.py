@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from enresnet import checks
+from enresnet.models.lean import lean_call
 from enresnet.models.noise import NoiseStream, noise_modules, share_stream
 
 AVERAGES = ("logits", "probabilities")
@@ -49,6 +50,7 @@ class Ensemble(nn.Module):
         self.members = nn.ModuleList(members)
         self.average = checks.choice("average", average, AVERAGES)
         self.draws = checks.integer("draws", draws, low=1)
+        self.lean = False  # see set_lean
         self.register_buffer("weights", _normalised(weights, len(members)))
         first = next(noise_modules(self), None)
         if generator is not None:
@@ -68,9 +70,10 @@ class Ensemble(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits (or log-probabilities) N x classes, averaged over members and draws."""
+        run = lean_call if self.lean and torch.is_grad_enabled() else _call
         # (draws * members) x N x classes
         outputs = torch.stack(
-            [member(images) for _ in range(self.draws) for member in self.members]
+            [run(member, images) for _ in range(self.draws) for member in self.members]
         )
         weights = self.weights.float() / self.weights.float().sum()  # exact again after bfloat16
         weights = (weights.repeat(self.draws) / self.draws).to(outputs.dtype).view(-1, 1, 1)
@@ -82,6 +85,23 @@ class Ensemble(nn.Module):
         """Show the hyper-parameters."""
         weights = ", ".join(f"{weight:.3g}" for weight in self.weights.tolist())
         return f"weights=[{weights}], average={self.average!r}, draws={self.draws}"
+
+
+def set_lean(model: nn.Module, lean: bool) -> None:
+    """Let gradients keep the activations of only one network at a time, or of all at once.
+
+    Lean gradients are the same, for one more forward pass of each network.
+    """
+    for module in model.modules():
+        if isinstance(module, Ensemble):
+            # Ensembles of ensembles keep nothing but logits themselves.
+            nested = any(isinstance(member, Ensemble) for member in module.members)
+            module.lean = lean and not nested
+
+
+def _call(member: nn.Module, images: Tensor) -> Tensor:
+    output: Tensor = member(images)
+    return output
 
 
 def _normalised(weights: Sequence[float] | None, members: int) -> Tensor:

@@ -36,6 +36,15 @@ class NoiseStream:
         self.source = checked_generator(generator)
         self._on_device = {_place(self.source.device): self.source}
 
+    def get_state(self) -> dict[tuple[str, int], Tensor]:
+        """Return where the stream stands, on each of its devices."""
+        return {place: generator.get_state() for place, generator in self._on_device.items()}
+
+    def set_state(self, state: dict[tuple[str, int], Tensor]) -> None:
+        """Put the stream where :meth:`get_state` found it."""
+        for place, value in state.items():
+            self._on_device[place].set_state(value)
+
     def normal_like(self, x: Tensor) -> Tensor:
         """Return N(0, 1) draws in the shape, type, device and memory format of ``x``."""
         place = _place(x.device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import platform
+from importlib.metadata import version
 from typing import Any
 
 import jinja2
@@ -11,7 +12,6 @@ import torch
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-import enresnet
 from enresnet.report.figures import accuracy_bars, as_png, as_svg, image_grid, training_curves
 from enresnet.report.quickstart import (
     ATTACKS,
@@ -53,7 +53,7 @@ def quickstart_page(result: Quickstart) -> str:
             / result.seeds
             for a in result.attacked
         },
-        versions=f"enresnet {enresnet.__version__}, torch {torch.__version__}, "
+        versions=f"enresnet {version('enresnet')}, torch {torch.__version__}, "
         f"Python {platform.python_version()}",
     )
 

@@ -1,5 +1,6 @@
 """From a recipe to a trained network: the loop, its objectives, its folder."""
 
+from enresnet.training.integrate import integrate
 from enresnet.training.recipe import Recipe, list_recipes, load_recipe
 from enresnet.training.run import Run, RunConfig
 from enresnet.training.train import train
@@ -11,6 +12,7 @@ __all__ = [
     "Run",
     "RunConfig",
     "Trainer",
+    "integrate",
     "list_recipes",
     "load_recipe",
     "train",

@@ -13,6 +13,9 @@ from typing import Any
 import yaml
 
 from enresnet import checks
+from enresnet.training.schedule import SCHEDULES
+
+MEMORIES = ("auto", "lean", "plain")
 
 
 def _field(default: Any, text: str) -> Any:
@@ -23,35 +26,61 @@ def _field(default: Any, text: str) -> Any:
 class Recipe:
     """How a network is trained. The defaults are the paper's (Secs. 3.3 and 4.1)."""
 
-    objective: str = _field("pgd", "What is minimised: natural, or pgd (adversarial training).")
+    objective: str = _field(
+        "pgd", "What is minimised: natural, pgd, trades, mart, n_fgsm or fgsm_rs."
+    )
     epochs: int = _field(200, "Passes over the training images.")
     batch_size: int = _field(128, "Images a step.")
-    learning_rate: float = _field(0.1, "Rate of SGD at the start.")
+    learning_rate: float = _field(0.1, "Rate of SGD: at the start, or at the peak of one_cycle.")
+    schedule: str = _field("step", "How the rate changes: step, or one_cycle.")
     milestones: tuple[float, ...] = _field(
-        (0.4, 0.6, 0.8), "Fractions of the epochs at which the rate is divided by 10."
+        (0.4, 0.6, 0.8), "Fractions of the epochs at which step divides the rate by 10."
     )
+    warm_up: float = _field(0.2, "Fraction of the epochs in which one_cycle rises.")
     momentum: float = _field(0.9, "Nesterov momentum of SGD.")
+    reset_momentum: bool = _field(False, "Forget the momentum after every epoch.")
     weight_decay: float = _field(5e-4, "Weight decay.")
+    label_smoothing: float = _field(0.0, "Share of the label spread over all classes.")
+    ema: float = _field(0.0, "Decay of the averaged weights that are validated and kept; 0: none.")
+    awp: float = _field(0.0, "Gamma of adversarial weight perturbation; 0: none.")
+    beta: float | None = _field(None, "Weight of the second term of trades (6) and mart (5).")
     epsilon: float = _field(8 / 255, "Largest change of a pixel by the attack in training.")
     step_size: float = _field(2 / 255, "Step of the attack in training.")
     steps: int = _field(10, "Steps of the attack in training and validation.")
+    attack_mode: str = _field("eval", "BatchNorm during the attack in training: eval, or train.")
     noise: float = _field(0.1, "The paper's a: noise of the networks named enK_.")
     std_over: str = _field("example", "Noise scales with the std of an example, or of the batch.")
     compensate: bool = _field(
         False, "Multiply the loss by the number of members, which averaging divides it by."
     )
+    weight_step: float = _field(
+        0.0, "Step, once an epoch, of the learned weights of parts joined by +; 0: equal."
+    )
+    memory: str = _field(
+        "auto", "Members' activations: plain (all at once), lean (one at a time), or auto."
+    )
     augment: bool = _field(True, "Random crops and mirror images, where the data allow them.")
+    validation_images: int | None = _field(None, "Validate on the first so many images only.")
+    validate_from: float = _field(0.0, "Fraction of the epochs before the first validation.")
 
     def __post_init__(self) -> None:
         from enresnet.training.objectives import OBJECTIVES
 
         checks.choice("objective", self.objective, OBJECTIVES)
+        checks.choice("schedule", self.schedule, SCHEDULES)
+        checks.choice("attack_mode", self.attack_mode, ("eval", "train"))
+        checks.choice("memory", self.memory, MEMORIES)
         for name in ("epochs", "batch_size", "steps"):
             checks.integer(name, getattr(self, name), low=1)
-        for name in ("learning_rate", "weight_decay", "step_size", "noise"):
+        for name in ("learning_rate", "weight_decay", "step_size", "noise", "awp", "weight_step"):
             checks.number(name, getattr(self, name), low=0)
-        checks.number("epsilon", self.epsilon, low=0, high=1)
-        checks.number("momentum", self.momentum, low=0, high=1)
+        for name in ("epsilon", "momentum", "label_smoothing", "ema", "validate_from"):
+            checks.number(name, getattr(self, name), low=0, high=1)
+        checks.number("warm_up", self.warm_up, low=0.001, high=0.999)
+        if self.beta is not None:
+            checks.number("beta", self.beta, low=0)
+        if self.validation_images is not None:
+            checks.integer("validation_images", self.validation_images, low=1)
         for milestone in self.milestones:
             checks.number("milestones", milestone, low=0, high=1)
 
@@ -114,10 +143,13 @@ def ratio(text: str) -> float:
         raise ValueError(f"{text!r} is not a number such as 0.03 or 8/255") from None
 
 
+_WORDS = ("objective", "schedule", "attack_mode", "std_over", "memory")
+
+
 def _plain(key: str, value: object, where: str) -> Any:
     if isinstance(value, list):
         return tuple(value)
-    if isinstance(value, str) and key not in ("objective", "std_over"):
+    if isinstance(value, str) and key not in _WORDS:
         try:
             return ratio(value)
         except ValueError as error:

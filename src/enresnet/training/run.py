@@ -14,7 +14,15 @@ from torch import nn
 from enresnet import checks
 from enresnet.data import DataSet, load_data
 from enresnet.files import replacing
-from enresnet.models import Ensemble, ResNet, canonical_name, create_model, load_model, save_model
+from enresnet.models import (
+    Ensemble,
+    ResNet,
+    canonical_name,
+    create_model,
+    load_model,
+    save_model,
+    set_lean,
+)
 from enresnet.randomness import named_generator
 from enresnet.training.recipe import Recipe, recipe_from
 from enresnet.training.trainer import Epoch
@@ -33,6 +41,7 @@ class RunConfig:
     limit: int | None = None  # the first images only
     size: int = 32  # of the images of a folder
     gray: bool = False
+    parts: tuple[str, ...] = ()  # the runs it was integrated from, if it was not trained
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "model", canonical_name(self.model))
@@ -66,7 +75,11 @@ class Run:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise FileExistsError(f"{folder} exists already; choose another --out, or remove it")
         folder.mkdir(parents=True, exist_ok=True)
-        values = {**asdict(config), "recipe": config.recipe.to_dict()}
+        values = {
+            **asdict(config),
+            "recipe": config.recipe.to_dict(),
+            "parts": list(config.parts),
+        }
         with replacing(folder / "config.yaml") as temporary:
             temporary.write_text(yaml.safe_dump(values, sort_keys=False))
         return cls(folder, config)
@@ -86,6 +99,7 @@ class Run:
             odd = sorted(set(values) - set(known)) if isinstance(values, dict) else values
             raise ValueError(f"{path} must hold {', '.join(known)}; found {odd}")
         recipe = recipe_from(values.pop("recipe", {}), where=str(path))
+        values["parts"] = tuple(values.get("parts", ()))
         return cls(folder, RunConfig(**values, recipe=recipe))
 
     def record(self, epoch: Epoch) -> None:
@@ -97,11 +111,15 @@ class Run:
                 writer.writeheader()
             writer.writerow(asdict(epoch))
 
-    def metrics(self) -> list[dict[str, float | None]]:
+    def metrics(self) -> list[dict[str, Any]]:
         """Return the lines of metrics.csv."""
+        words = ("weights", "note")
         with (self.folder / "metrics.csv").open(newline="") as file:
             return [
-                {key: float(value) if value else None for key, value in row.items()}
+                {
+                    key: value if key in words else float(value) if value else None
+                    for key, value in row.items()
+                }
                 for row in csv.DictReader(file)
             ]
 
@@ -112,8 +130,10 @@ class Run:
         save_model(model, path)
 
     def load(self, checkpoint: str) -> ResNet | Ensemble:
-        """Return the stored network."""
-        return load_model(self.weights(checkpoint))
+        """Return the stored network; an integrated one keeps one part in memory at a time."""
+        model = load_model(self.weights(checkpoint))
+        set_lean(model, bool(self.config.parts))
+        return model
 
     def weights(self, checkpoint: str) -> Path:
         """Return where the weights of best or last are."""

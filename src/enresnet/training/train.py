@@ -31,9 +31,9 @@ def train(
     with progress_bar(f"training {config.model}", work, unit="images", show=progress) as advance:
         for epoch in trainer.epochs(advance):
             run.record(epoch)
-            run.save("last", model)
-            if epoch.score > best:
+            run.save("last", trainer.result)
+            if epoch.score is not None and epoch.score > best:
                 best = epoch.score
-                run.save("best", model)
+                run.save("best", trainer.result)
             report(epoch)
     return run

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
@@ -13,9 +15,13 @@ from enresnet.data import DataSet
 from enresnet.evaluation import evaluate
 from enresnet.models import Ensemble, seed_noise
 from enresnet.randomness import named_generator
+from enresnet.training.averaging import WeightAverage
+from enresnet.training.awp import perturbed_weights
+from enresnet.training.guard import CollapseGuard
+from enresnet.training.joint import LearnedWeights, choose_memory
 from enresnet.training.objectives import OBJECTIVES, training_attack
 from enresnet.training.recipe import Recipe
-from enresnet.training.schedule import step_rate
+from enresnet.training.schedule import one_cycle_rate, step_rate
 
 
 @dataclass(frozen=True)
@@ -23,16 +29,18 @@ class Epoch:
     """What one epoch brought. Accuracies in training are on the images trained on."""
 
     epoch: int
-    learning_rate: float
+    learning_rate: float  # at the end
     train_loss: float
     train_accuracy: float
-    validation_natural: float
+    validation_natural: float | None  # None: not validated
     validation_robust: float | None
     images_per_second: float
     seconds: float
+    weights: str = ""  # of the parts, where they are learned
+    note: str = ""  # what else happened
 
     @property
-    def score(self) -> float:
+    def score(self) -> float | None:
         """What the best network is chosen by: robust accuracy where there is one."""
         robust = self.validation_robust
         return self.validation_natural if robust is None else robust
@@ -41,14 +49,14 @@ class Epoch:
 class Trainer:
     """Trains ``model`` on ``data`` as ``recipe`` says; ``seed`` fixes every random choice.
 
-    Iterate over :meth:`epochs`; between two epochs the model may be saved or looked at.
+    Iterate over :meth:`epochs`; between two epochs :attr:`result`, the network that is validated
+    and kept, may be saved or looked at.
     """
 
     def __init__(self, model: nn.Module, data: DataSet, recipe: Recipe, *, seed: int = 0) -> None:
-        self.model, self.data, self.recipe = model, data, recipe
+        self.model, self.data, self.recipe, self._seed = model, data, recipe, seed
         self._order = named_generator(seed, "order")
         self._augment = named_generator(seed, "augmentation")
-        self._validation_seed = seed
         seed_noise(model, named_generator(seed, "noise"))
         self.objective = OBJECTIVES[recipe.objective](recipe, named_generator(seed, "attack"))
         self.optimiser = torch.optim.SGD(
@@ -58,8 +66,25 @@ class Trainer:
             nesterov=recipe.momentum > 0,
             weight_decay=recipe.weight_decay,
         )
+        self._average = (
+            WeightAverage(model, recipe.ema, named_generator(seed, "average noise"))
+            if recipe.ema > 0
+            else None
+        )
+        self._weights = (
+            LearnedWeights(model, recipe.weight_step) if recipe.weight_step > 0 else None
+        )
         self._loss_scale = count_members(model) if recipe.compensate else 1
-        self.steps_an_epoch = -(-len(data.train) // recipe.batch_size)
+        few, _ = data.train.batch(slice(2))
+        device = next(model.parameters()).device
+        self.lean = choose_memory(model, few.to(device), recipe.batch_size, recipe.memory)
+        guarded = self.objective.one_step
+        self._guard = CollapseGuard(data.validation, recipe, seed) if guarded else None
+
+    @property
+    def result(self) -> nn.Module:
+        """The network that is validated and kept: the averaged one where there is one."""
+        return self.model if self._average is None else self._average.model
 
     def epochs(self, advance: Callable[[int], None] = lambda _: None) -> Iterator[Epoch]:
         """Train epoch by epoch; ``advance`` hears of every batch of training images."""
@@ -67,33 +92,27 @@ class Trainer:
             yield self._epoch(epoch, advance)
 
     def _epoch(self, epoch: int, advance: Callable[[int], None]) -> Epoch:
-        rate = step_rate(
-            epoch,
-            self.recipe.epochs,
-            base=self.recipe.learning_rate,
-            milestones=self.recipe.milestones,
-        )
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
         start = time.monotonic()
         self.model.train()
-        loss_sum, right = 0.0, 0
+        if self.recipe.reset_momentum:
+            self.optimiser.state.clear()
+        loss_sum, right, rate, count = 0.0, 0, 0.0, len(self.data.train)
+        steps = -(-count // self.recipe.batch_size)
         for step, (images, labels) in enumerate(self._batches()):
-            loss, logits = self.objective(self.model, images, labels)
-            if not torch.isfinite(loss):
+            rate = self._rate(epoch, (step + 1) / steps)
+            loss, logits = self._step(images, labels, rate)
+            if not math.isfinite(loss):
                 raise FloatingPointError(
-                    f"the loss became {loss.item()} in epoch {epoch + 1}, step {step + 1}; "
+                    f"the loss became {loss} in epoch {epoch + 1}, step {step + 1}; "
                     "try a smaller learning_rate"
                 )
-            self.optimiser.zero_grad()
-            (loss * self._loss_scale).backward()
-            self.optimiser.step()
-            loss_sum += loss.item() * len(images)
-            right += int((logits.detach().argmax(dim=1) == labels).sum())
+            loss_sum += loss * len(images)
+            right += int((logits.argmax(dim=1) == labels).sum())
             advance(len(images))
         trained = time.monotonic() - start
-        natural, robust = self._validate()
-        count = len(self.data.train)
+        weights = [] if self._weights is None else self._weights.step()
+        note = self._watch_for_collapse(epoch)
+        natural, robust = self._validate(epoch)
         return Epoch(
             epoch=epoch + 1,
             learning_rate=rate,
@@ -103,7 +122,63 @@ class Trainer:
             validation_robust=robust,
             images_per_second=count / trained,
             seconds=time.monotonic() - start,
+            weights=" ".join(f"{weight:.4f}" for weight in weights),
+            note=note,
         )
+
+    def _rate(self, epoch: int, within: float) -> float:
+        """Return the rate: step changes between epochs, one_cycle with every step."""
+        recipe = self.recipe
+        if recipe.schedule == "step":
+            return step_rate(
+                epoch / recipe.epochs, base=recipe.learning_rate, milestones=recipe.milestones
+            )
+        # Half a step back: neither the first nor the last rate is 0.
+        done = epoch + within - 0.5 / max(1, len(self.data.train) // recipe.batch_size)
+        return one_cycle_rate(
+            done / recipe.epochs, peak=recipe.learning_rate, warm_up=recipe.warm_up
+        )
+
+    def _step(self, images: Tensor, labels: Tensor, rate: float) -> tuple[float, Tensor]:
+        """Update the weights once; return the loss and the logits of the images trained on."""
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        objective, gamma = self.objective, self.recipe.awp
+        crafted = objective.craft(self.model, images, labels)
+        with ExitStack() as stack:
+            if gamma > 0:
+                moved = perturbed_weights(
+                    objective, self.model, images, crafted, labels, gamma=gamma
+                )
+                stack.enter_context(moved)
+            if self._weights is not None:
+                stack.enter_context(self._weights.watching(crafted))
+            loss, logits = objective.loss(self.model, images, crafted, labels)
+            self.optimiser.zero_grad()
+            (loss * self._loss_scale).backward()
+        if self._weights is not None:
+            self._weights.gather(labels)
+        self.optimiser.step()
+        if self._average is not None:
+            self._average.update(self.model)
+        return loss.item(), logits.detach()
+
+    def _watch_for_collapse(self, epoch: int) -> str:
+        """Go back, and on with PGD-2, if the network has collapsed; return what happened."""
+        if self._guard is None:
+            return ""
+        parts = {"model": self.model, "optimiser": self.optimiser}
+        if self._average is not None:
+            parts["average"] = self._average.model
+        happened = self._guard.collapsed(self.model)
+        if happened is None:
+            self._guard.keep(parts)
+            return ""
+        self._guard.restore(parts)
+        safer = self._guard.safer_recipe()
+        self.objective = OBJECTIVES["pgd"](safer, named_generator(self._seed, f"attack {epoch}"))
+        self._guard = None
+        return f"{happened}; back to the last good epoch, and on with PGD-2"
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         train, device = self.data.train, next(self.model.parameters()).device
@@ -114,17 +189,18 @@ class Trainer:
                 pixels = self.data.augmentation(pixels, self._augment)
             yield train.in_unit_range(pixels).to(device), train.labels[rows].to(device)
 
-    def _validate(self) -> tuple[float, float | None]:
+    def _validate(self, epoch: int) -> tuple[float | None, float | None]:
         """Return natural accuracy and, for robust objectives, accuracy under the same attack.
 
         The same random starts every time, so that epochs can be compared.
         """
-        attack = training_attack(
-            self.recipe, named_generator(self._validation_seed, "validation attack")
-        )
+        last = epoch + 1 == self.recipe.epochs
+        if not last and epoch + 1 < self.recipe.validate_from * self.recipe.epochs:
+            return None, None
+        attack = training_attack(self.recipe, named_generator(self._seed, "validation attack"))
         result = evaluate(
-            self.model,
-            self.data.validation,
+            self.result,
+            self.data.validation.first(self.recipe.validation_images),
             [attack] if self.objective.robust else [],
             draws=1,
             batch_size=self.recipe.batch_size,

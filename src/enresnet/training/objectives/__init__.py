@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from enresnet.training.objectives.base import Objective
+from enresnet.training.objectives.fgsm_rs import FGSMRS
+from enresnet.training.objectives.mart import MART
+from enresnet.training.objectives.n_fgsm import NFGSM
 from enresnet.training.objectives.natural import Natural
 from enresnet.training.objectives.pgd import AdversarialPGD, training_attack
+from enresnet.training.objectives.trades import TRADES
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "natural": Natural,
     "pgd": AdversarialPGD,
+    "trades": TRADES,
+    "mart": MART,
+    "n_fgsm": NFGSM,
+    "fgsm_rs": FGSMRS,
 }
 
 __all__ = ["OBJECTIVES", "Objective", "training_attack"]

@@ -1,0 +1,26 @@
+"""``enresnet integrate RUN RUN ... --out RUN``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tyro
+
+from enresnet.training import integrate
+
+
+def command(
+    runs: tyro.conf.Positional[tuple[Path, ...]],
+    *,
+    out: Path,
+    weights: tuple[float, ...] | None = None,
+) -> None:
+    """Join separately trained networks into one model (Sec. 4.2), as a new run.
+
+    Args:
+        runs: Two or more run folders of the same data.
+        out: The new run folder.
+        weights: One number a run; they weigh equally by default.
+    """
+    run = integrate(runs, out, weights=weights)
+    print(f"{run.config.model} in {run.folder}; next: enresnet evaluate {run.folder}")

@@ -1,0 +1,69 @@
+"""The gradient of one member at a time: its activations live only while they are needed.
+
+The first pass keeps no graph; when the gradient arrives, the member runs again with the same noise
+and gives its share. BatchNorm statistics are counted in the first pass alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from enresnet.models.noise import NoiseStream, noise_modules
+from enresnet.models.statistics import statistics_held
+
+
+def lean_call(member: nn.Module, images: Tensor) -> Tensor:
+    """Return ``member(images)``, whose activations are computed anew for its gradient."""
+    output: Tensor = _Lean.apply(member, images, *member.parameters())  # type: ignore[no-untyped-call]
+    return output
+
+
+class _Lean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, member: nn.Module, images: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.member = member
+        ctx.noise = {stream: stream.get_state() for stream in _streams(member)}
+        device = images.device.type
+        ctx.autocast = (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+        ctx.save_for_backward(images, *parameters)
+        output: Tensor = member(images)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        images, *parameters = ctx.saved_tensors
+        device, enabled, dtype = ctx.autocast
+        point = images.detach().requires_grad_(ctx.needs_input_grad[1])
+        with (
+            torch.enable_grad(),
+            torch.autocast(device, dtype, enabled=enabled),
+            statistics_held(ctx.member),
+            _replayed(ctx.noise),
+        ):
+            output = ctx.member(point)
+        sources = [point, *parameters]
+        wanted = [s for s, need in zip(sources, ctx.needs_input_grad[1:], strict=True) if need]
+        found = iter(torch.autograd.grad(output, wanted, gradients, allow_unused=True))
+        return None, *(next(found) if need else None for need in ctx.needs_input_grad[1:])
+
+
+def _streams(member: nn.Module) -> set[NoiseStream]:
+    return {module.stream for module in noise_modules(member)}
+
+
+@contextmanager
+def _replayed(noise: dict[NoiseStream, Any]) -> Iterator[None]:
+    """Let the streams give again what they gave from the stored states on, then go on as before."""
+    now = {stream: stream.get_state() for stream in noise}
+    try:
+        for stream, state in noise.items():
+            stream.set_state(state)
+        yield
+    finally:
+        for stream, state in now.items():
+            stream.set_state(state)

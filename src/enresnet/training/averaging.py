@@ -1,0 +1,32 @@
+r"""An exponential moving average of the weights, BatchNorm's running statistics included.
+
+.. math:: \bar w \leftarrow d\, \bar w + (1 - d)\, w \qquad \text{after every step}
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+from enresnet.models import seed_noise
+
+
+class WeightAverage:
+    """A second network whose weights trail behind the first one's."""
+
+    def __init__(self, model: nn.Module, decay: float, generator: torch.Generator) -> None:
+        self.model = copy.deepcopy(model)
+        self.decay = decay
+        seed_noise(self.model, generator)  # a copy would repeat the noise of the original
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        """Let the average follow by one step."""
+        averages, values = self.model.state_dict(), model.state_dict()
+        for name, average in averages.items():
+            if average.is_floating_point():
+                average.lerp_(values[name], 1 - self.decay)
+            else:
+                average.copy_(values[name])

@@ -1,0 +1,51 @@
+r"""Adversarial weight perturbation (Wu et al., 2020): a flat minimum in the weights.
+
+.. math:: \min_w \max_{\|v_l\| \le \gamma \|w_l\|} L(w + v), \qquad
+          v_l = \gamma \|w_l\| \frac{\nabla_{w_l} L}{\|\nabla_{w_l} L\|}
+
+A wrapper around any objective: the same crafted images give the direction v and then the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from enresnet.models.statistics import statistics_held
+from enresnet.training.objectives import Objective
+
+
+@contextmanager
+def perturbed_weights(
+    objective: Objective,
+    model: nn.Module,
+    images: Tensor,
+    crafted: Tensor,
+    labels: Tensor,
+    *,
+    gamma: float,
+) -> Iterator[None]:
+    """Run the block with the weights moved by gamma where the loss rises; put them back after."""
+    # Matrices and kernels only: a BatchNorm's scale has no norm to be measured by.
+    weights = [p for p in model.parameters() if p.requires_grad and p.ndim > 1]
+    with statistics_held(model):
+        loss, _ = objective.loss(model, images, crafted, labels)
+        gradients = torch.autograd.grad(loss, weights)
+    moves = []
+    for weight, gradient in zip(weights, gradients, strict=True):
+        length = gradient.norm()
+        scale = gamma * weight.detach().norm() / length if length > 0 else torch.zeros_like(length)
+        moves.append(gradient * scale)
+    before = [weight.detach().clone() for weight in weights]
+    try:
+        with torch.no_grad():
+            for weight, move in zip(weights, moves, strict=True):
+                weight.add_(move)
+        yield
+    finally:
+        with torch.no_grad():  # copied back, not subtracted: bit for bit
+            for weight, value in zip(weights, before, strict=True):
+                weight.copy_(value)

@@ -1,0 +1,41 @@
+"""Separately trained networks as one model (Sec. 4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from enresnet.models import Ensemble
+from enresnet.training.run import Run
+
+
+def integrate(runs: Sequence[Path], out: Path, *, weights: Sequence[float] | None = None) -> Run:
+    """Join the best networks of several runs into a new run; they weigh equally unless told.
+
+    No training: the parts are averaged as they are, and evaluated one network at a time.
+    """
+    if len(runs) < 2:
+        raise ValueError(f"runs must be two or more to be integrated, found {len(runs)}")
+    opened = [Run.open(run) for run in runs]
+    first = opened[0].config
+    for run in opened[1:]:
+        if (run.config.data, run.config.size, run.config.gray) != (
+            first.data,
+            first.size,
+            first.gray,
+        ):
+            raise ValueError(
+                f"runs must be of the same data: {opened[0].folder} is of {first.data}, "
+                f"{run.folder} of {run.config.data}"
+            )
+    model = Ensemble([run.load("best") for run in opened], weights=weights)
+    config = replace(
+        first,
+        model="+".join(run.config.model for run in opened),
+        parts=tuple(run.folder.name for run in opened),
+    )
+    result = Run.create(out, config)
+    result.save("best", model)
+    result.save("last", model)
+    return result
