@@ -5,6 +5,8 @@ import io
 import json
 import os
 import pickle
+import subprocess
+import sys
 import tarfile
 import threading
 from dataclasses import replace
@@ -207,7 +209,7 @@ def test_archives_with_links_are_refused(tmp_path, kind):
         member = tarfile.TarInfo("test_batch.bin")
         member.type, member.linkname = kind, "/etc/passwd"
         tar.addfile(member)
-    with pytest.raises(ValueError, match="is refused: its member .* is a link"):
+    with pytest.raises(ValueError, match="is refused: its member .* is a link or a device"):
         cifar.load_cifar(spec, source=archive)
 
 
@@ -237,6 +239,57 @@ def test_pickles_that_hold_more_than_bytes_are_refused(tmp_path, value):
     with pytest.raises(ValueError, match="data_batch_1 is refused"):
         cifar.load_cifar(spec, source=tmp_path / "source")
     assert not (tmp_path / "made").exists()
+
+
+FORGED = b"\x80\x04}K\x01cnumpy\nndarray\n(K\x01\x85\x8c\x01OC\x08AAAAAAAAtRs."
+PATCHED = b"\x80\x04}cnumpy.core.multiarray\n_reconstruct\n}\x8c\x0c__defaults__K\x01\x85sb."
+NESTED = b"\x80\x04}" + b"K\x01" + b"\x85" * 3_000_000 + b"K\x01s."
+
+
+@pytest.mark.parametrize("content", [FORGED, PATCHED, NESTED], ids=["forged", "patched", "nested"])
+def test_pickles_that_attack_the_interpreter_are_refused(tmp_path, content):
+    """In a process of its own: what gets through may crash it."""
+    (tmp_path / "evil").write_bytes(content)
+    program = (
+        "import sys; from pathlib import Path; from enresnet.data.sources import read_pickle\n"
+        "try:\n    value = read_pickle(Path(sys.argv[1]).read_bytes(), 'evil')\n"
+        "    print(repr(value))\nexcept ValueError as error:\n    print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "evil")], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "evil is refused" in done.stdout or "truncated or altered" in done.stdout
+
+
+def test_altered_archives_are_refused(tiny, tmp_path):
+    arrays, spec = tiny
+    archive = tmp_path / spec.binary_archive
+    write_archive(archive, spec.binary_folder, binary_files(spec, arrays))
+    whole = archive.read_bytes()
+    for place in range(40, len(whole) - 40, len(whole) // 12):
+        damage = bytes(RNG.integers(0, 256, 30, dtype=np.uint8))
+        archive.write_bytes(whole[:place] + damage + whole[place + 30 :])
+        with pytest.raises(ValueError, match="truncated|altered|lacks|refused|must hold"):
+            cifar.load_cifar(spec, source=archive)
+
+
+def test_a_member_that_claims_too_much_is_refused(tmp_path):
+    spec = cifar.CIFAR10
+    member = tarfile.TarInfo("test_batch.bin")
+    member.size = 200 << 30
+    (tmp_path / spec.binary_archive).write_bytes(member.tobuf())
+    with pytest.raises(ValueError, match="claims 214748364800 bytes"):
+        cifar.load_cifar(spec, source=tmp_path)
+
+
+def test_an_unusable_cache_folder_is_named(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ENRESNET_DATA", str(tmp_path / "file"))
+    arrays, spec = small(cifar.CIFAR10)
+    write_folder(tmp_path / "source", binary_files(spec, arrays))
+    with pytest.raises(OSError, match="set ENRESNET_DATA to another"):
+        cifar.load_cifar(spec, source=tmp_path / "source")
 
 
 @pytest.fixture
@@ -280,8 +333,8 @@ def test_an_altered_download_is_refused(tiny, site, cache):
     arrays, spec = tiny
     archive = site / spec.binary_archive
     write_archive(archive, spec.binary_folder, binary_files(spec, arrays))
-    with pytest.raises(ValueError, match="truncated or altered: its MD5 is"):
-        cifar.load_cifar(spec)
+    with pytest.raises(OSError, match="truncated or altered: its MD5 is"):
+        cifar.load_cifar(replace(spec, npm=None))
     assert list(cache.iterdir()) == []
 
 
@@ -371,6 +424,23 @@ class TestFolder:
         assert any(np.array_equal(image.numpy(), original) for image in whole)
         assert len(data.test) == 1
 
+    def test_16_bit_and_turned_images(self, tmp_path):
+        gray = np.full((32, 32), 125 * 256 + 7, dtype=np.uint16)
+        for name in ("a", "b"):
+            (tmp_path / name).mkdir()
+            for index in range(6):
+                Image.fromarray(gray).save(tmp_path / name / f"{index}.png")
+        assert load_data(tmp_path, gray=True).train.pixels.unique().tolist() == [125]
+        turned = Image.new("RGB", (32, 32))
+        turned.putpixel((0, 0), (255, 0, 0))
+        exif = turned.getexif()
+        exif[0x0112] = 3  # upside down
+        turned.save(tmp_path / "a" / "0.png", exif=exif)
+        data = load_data(tmp_path)
+        whole = torch.cat([data.train.pixels, data.validation.pixels, data.test.pixels])
+        (found,) = (image for image in whole if image.sum() == 255)
+        assert found[0, 31, 31] == 255
+
     def test_bad_folders(self, tmp_path):
         with pytest.raises(ValueError, match="unknown data set 'cifr10'.*Did you mean cifar10"):
             load_data("cifr10")
@@ -437,6 +507,21 @@ class TestDataset:
     def test_bad_datasets(self, dataset, error, words):
         with pytest.raises(error, match=words):
             from_dataset(dataset)
+
+    def test_labels_are_those_of_the_items(self):
+        class Relabelled(TensorDataset):
+            targets = (0, 1, 2, 3)
+
+            def __getitem__(self, index):
+                return super().__getitem__(index)[0], 0
+
+        pairs = Relabelled(torch.rand(4, 1, 8, 8), torch.arange(4))
+        for in_memory in (True, False):
+            assert from_dataset(pairs, in_memory=in_memory).labels.tolist() == [0] * 4
+        with pytest.raises(ValueError, match="class numbers as labels, item 0 has 1.7"):
+            from_dataset([(torch.rand(1, 8, 8), 1.7)])
+        with pytest.raises(ValueError, match="limit must be at least 1"):
+            from_dataset(pairs, limit=-1)
 
     def test_normalised_images_are_refused(self):
         images = from_dataset([(torch.randn(1, 8, 8), 0)])

@@ -40,6 +40,7 @@ def test_the_table_holds_every_comparison(result):
             assert 0 <= low <= row[network]["accuracy"] <= high <= 1
         expected = row[ENSEMBLE]["accuracy"] - row[BASE]["accuracy"]
         assert row["difference"]["difference"] == pytest.approx(expected, abs=1e-6)
+        assert len(row["difference"]["by_seed"]) == 2
     # Two seeds of 300 images cover the 500 with 100 of them twice; none counts twice.
     assert [row["count"] for row in rows.values()] == [500, 500, 24, 18, 500, 24, 18]
 
@@ -99,20 +100,22 @@ def test_the_page_is_whole_and_stands_alone(result):
 def test_the_page_says_what_was_measured_whatever_the_outcome(result):
     """With the networks' parts exchanged the page must say worse."""
     swap = {BASE: ENSEMBLE, ENSEMBLE: BASE}
-    clean = {BASE: torch.ones(500), ENSEMBLE: torch.zeros(500)}
+    clean = {BASE: torch.ones(2, 500), ENSEMBLE: torch.zeros(2, 500)}
     page = quickstart_page(replace(result, clean=clean))
     assert re.search(r"It is <span class=\"worse\">worse</span> on: clean images", page)
     clean = {swap[network]: scores for network, scores in clean.items()}
     page = quickstart_page(replace(result, clean=clean))
-    assert re.search(r"better</span>, with 95 % confidence over the images, on:\s*clean", page)
+    assert re.search(
+        r"better</span>, with 95 % confidence over the images and in every seed, on:\s*clean", page
+    )
 
 
 def test_the_verdict_needs_an_interval_that_leaves_0_out():
-    def row(low, high):
-        return {"images": f"{low}", "difference": {"interval": (low, high)}}
+    def row(low, high, *seeds):
+        return {"images": f"{low}", "difference": {"interval": (low, high), "by_seed": seeds}}
 
-    rows = [row(0.1, 0.2), row(-0.2, -0.1), row(-0.1, 0.1)]
-    assert verdict(rows) == {"better": ["0.1"], "worse": ["-0.2"], "unclear": ["-0.1"]}
+    rows = [row(0.1, 0.2, 0.1), row(-0.2, -0.1, -0.1), row(-0.1, 0.1, 0.1), row(0.3, 0.4, -1, 2)]
+    assert verdict(rows) == {"better": ["0.1"], "worse": ["-0.2"], "unclear": ["-0.1", "0.3"]}
 
 
 def test_the_json_is_plain(result):
@@ -127,14 +130,17 @@ def test_the_picture_is_a_png(result):
 
 
 def test_the_paired_difference_covers_the_truth():
-    generator, covered = seeded(), 0
-    for _ in range(300):
-        easy = torch.rand(100, generator=generator)
-        one = (torch.rand(100, generator=generator) < easy).float()
-        two = (torch.rand(100, generator=generator) < (easy * 0.9)).float()
-        _, low, high = paired_difference(one, two)
-        covered += low <= 0.05 <= high
-    assert 0.91 <= covered / 300 <= 0.98
+    for count in (20, 100):
+        generator, covered = seeded(), 0
+        for _ in range(400):
+            easy = torch.rand(count, generator=generator)
+            one = (torch.rand(count, generator=generator) < easy).float()
+            two = (torch.rand(count, generator=generator) < (easy * 0.9)).float()
+            _, low, high = paired_difference(one, two)
+            covered += low <= 0.05 <= high
+        assert 0.92 <= covered / 400 <= 0.99
+    mean, low, high = paired_difference(torch.ones(50), torch.ones(50))
+    assert low < mean == 0 < high  # fifty equal answers prove no equality
     with pytest.raises(ValueError, match="scores must be of the same images"):
         paired_difference(torch.ones(2), torch.ones(3))
 

@@ -83,15 +83,23 @@ def test_the_objective_of_algorithm_1():
 
 def test_a_step_is_that_of_sgd(digits):
     """One epoch of one batch equals the textbook's update of the natural loss."""
-    recipe = replace(QUICK, objective="natural", epochs=1, batch_size=10_000, augment=False)
+    recipe = replace(
+        QUICK,
+        objective="natural",
+        epochs=1,
+        batch_size=10_000,
+        augment=False,
+        weight_decay=0.5,
+        momentum=0.7,
+    )
     model = create_model("resnet8", in_channels=1, generator=seeded(1))
     twin = create_model("resnet8", in_channels=1, generator=seeded(1))
     list(Trainer(model, digits, recipe).epochs())
     images, labels = digits.train.batch(slice(None))
     functional.cross_entropy(twin.train()(images), labels).backward()
     for name, parameter in twin.named_parameters():
-        gradient = parameter.grad + 5e-4 * parameter
-        expected = parameter - 0.1 * (gradient + 0.9 * gradient)  # Nesterov's first step
+        gradient = parameter.grad + 0.5 * parameter
+        expected = parameter - 0.1 * (gradient + 0.7 * gradient)  # Nesterov's first step
         torch.testing.assert_close(model.get_parameter(name), expected, rtol=1e-3, atol=1e-5)
 
 
@@ -143,6 +151,13 @@ def test_a_loss_that_is_not_finite_stops_the_training(digits):
         list(Trainer(model, digits, recipe).epochs())
 
 
+def test_a_last_step_that_ruins_the_network_is_not_saved(tmp_path, capsys):
+    words = "train --model resnet8 --data digits --epochs 1 --limit 100 --learning-rate 1e30"
+    assert main([*words.split(), "--steps", "1", "--out", str(tmp_path / "run")]) == 2
+    assert "model gives NaN" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "best.safetensors").exists()
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "one"
@@ -183,11 +198,20 @@ class TestRun:
         with pytest.raises(FileExistsError, match="exists already; choose another --out"):
             train(run.config, run.folder)
 
+    def test_a_run_that_ended_before_its_first_epoch_does_not_block(self, run, tmp_path, capsys):
+        Run.create(tmp_path / "started", run.config)
+        assert main(["evaluate", str(tmp_path / "started")]) == 2
+        assert "did not finish an epoch" in capsys.readouterr().err
+        train(run.config, tmp_path / "started")
+
     def test_what_is_not_a_run(self, run, tmp_path):
         with pytest.raises(FileNotFoundError, match="is not a run: it has no config.yaml"):
             Run.open(tmp_path)
         (tmp_path / "config.yaml").write_text("modle: resnet20\n")
         with pytest.raises(ValueError, match="must hold model, data.*found .*modle"):
+            Run.open(tmp_path)
+        (tmp_path / "config.yaml").write_text("model: resnet20\n")
+        with pytest.raises(ValueError, match="lacks data"):
             Run.open(tmp_path)
         with pytest.raises(ValueError, match="checkpoint must be one of best, last"):
             run.load("first")
@@ -200,7 +224,7 @@ class TestRun:
         assert "ifgsm3" in shown
         assert "95 % interval" in shown
         values = json.loads(result.read_text())
-        assert values == json.loads((run.folder / "evaluation.json").read_text())
+        assert {"best": values} == json.loads((run.folder / "evaluation.json").read_text())
         assert values["robust"]["ifgsm3"]["attack"].startswith("IFGSM(epsilon=0.1, ")
         assert "eot=5" in values["robust"]["fgsm"]["attack"]
         assert values["natural"]["draws"] == 3
@@ -209,7 +233,19 @@ class TestRun:
         again = json.loads(result.read_text())
         assert again["robust"]["ifgsm3"]["accuracy"] == values["robust"]["ifgsm3"]["accuracy"]
 
+    def test_best_and_last_are_kept_side_by_side(self, run, capsys):
+        for checkpoint in ("best", "last"):
+            words = ["--attacks", "fgsm", "--limit", "5", "--checkpoint", checkpoint]
+            assert main(["evaluate", str(run.folder), *words]) == 0
+        kept = json.loads((run.folder / "evaluation.json").read_text())
+        assert {name: kept[name]["checkpoint"] for name in kept} == {"best": "best", "last": "last"}
+        capsys.readouterr()
+
     def test_evaluate_bad_input(self, run, capsys, tmp_path):
+        nowhere = str(tmp_path / "no" / "x.json")
+        assert main(["evaluate", str(run.folder), "--json", nowhere]) == 2
+        assert main(["evaluate", str(run.folder), "--attacks", "fgsm_l2", "--epsilon", "1"]) == 2
+        assert "leave it out" in capsys.readouterr().err
         assert main(["evaluate", str(tmp_path)]) == 2
         assert "is not a run" in capsys.readouterr().err
         assert main(["evaluate", str(run.folder), "--attacks", "fgms"]) == 2
@@ -256,7 +292,7 @@ def test_train_command_bad_input(words, message, tmp_path, capsys):
 
 def test_recipe_files(tmp_path):
     path = tmp_path / "mine.yaml"
-    path.write_text("epsilon: 4/255\nmilestones: [0.5]\n")
+    path.write_text("epsilon: 4/255\nmilestones: [1/2]\n")
     assert load_recipe(str(path)).epsilon == 4 / 255
     assert load_recipe(str(path), epochs=3).milestones == (0.5,)
     for text, words in (
@@ -267,6 +303,8 @@ def test_recipe_files(tmp_path):
         ("epsilon: [", "is not YAML"),
         ("epsilon: 3", "epsilon must be between 0 and 1"),
         ("milestones: [80]", "milestones must be between 0 and 1"),
+        ("milestones: 0.5", "milestones must be a list"),
+        ("augment: 7", "augment must be true or false"),
     ):
         path.write_text(text)
         with pytest.raises(ValueError, match=words):
@@ -278,5 +316,8 @@ def test_data_command(capsys, tmp_path):
     assert main(["data", "digits", "--json", str(tmp_path / "d.json")]) == 0
     assert "1168" in capsys.readouterr().out
     assert json.loads((tmp_path / "d.json").read_text())[2]["images"] == 500
+    for words in (["--size", "16"], ["--gray"], ["--source", "x"]):
+        assert main(["data", "digits", *words]) == 2
+    capsys.readouterr()
     assert main(["data", "cifar11"]) == 2
     assert "Did you mean cifar1" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,10 +12,8 @@ from pathlib import Path
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path; on success it becomes ``path``, otherwise it leaves no trace."""
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"cannot write {target}: its folder does not exist")
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    target = writable(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
         temporary.touch()  # with the permissions that any new file gets
         mode = temporary.stat().st_mode
@@ -23,3 +22,15 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def writable(path: str | os.PathLike[str]) -> Path:
+    """Return ``path`` if a file can be put there; long work asks before it starts."""
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {target}: its folder does not exist")
+    if target.is_dir():
+        raise IsADirectoryError(f"cannot write {target}: it is a folder")
+    if not os.access(target.parent, os.W_OK):
+        raise PermissionError(f"cannot write {target}: its folder is not writable")
+    return target

@@ -12,11 +12,11 @@ PATIENCE = 2.0  # seconds of work before a bar is worth its place on the screen
 
 @contextmanager
 def progress_bar(
-    title: str, total: int, *, unit: str = "", show: bool | None = None
+    title: str, total: int | None, *, unit: str = "", show: bool | None = None
 ) -> Iterator[Callable[[int], None]]:
     """Yield a function that takes the amount of work just done, out of ``total``.
 
-    A ``unit`` adds a rate, such as images/s.
+    Without a total the bar only shows that work goes on. A ``unit`` adds a rate, such as images/s.
     ``show=None`` shows the bar when standard error is a terminal; True and False insist.
     """
     wanted = sys.stderr.isatty() if show is None else show
@@ -36,7 +36,7 @@ def progress_bar(
 
 
 def _open_bar(
-    stack: ExitStack, title: str, total: int, unit: str, *, transient: bool
+    stack: ExitStack, title: str, total: int | None, unit: str, *, transient: bool
 ) -> Callable[[int], None]:
     from rich import console, progress  # only now: most calls never show a bar
 

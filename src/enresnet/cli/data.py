@@ -15,7 +15,7 @@ def command(
     name: tyro.conf.Positional[str],
     *,
     source: Path | None = None,
-    size: int = 32,
+    size: int | None = None,
     gray: bool = False,
     json: Path | None = None,
 ) -> None:
@@ -28,7 +28,7 @@ def command(
     Args:
         name: The data set.
         source: A folder, or an archive, of official CIFAR files to take it from.
-        size: Side in pixels to which the images of a folder are scaled and cut.
+        size: Side in pixels to which the images of a folder are scaled and cut; 32 by default.
         gray: Read the images of a folder as gray.
         json: Also write the table to this file.
     """

@@ -13,6 +13,7 @@ import enresnet
 from enresnet.attacks import attack_at
 from enresnet.cli.output import Ratio, percent, print_table, write_json
 from enresnet.evaluation import Evaluation, evaluate
+from enresnet.files import writable
 from enresnet.models import seed_noise
 from enresnet.models.noise import noise_modules
 from enresnet.randomness import named_generator
@@ -48,6 +49,8 @@ def command(
         seed: Fixes the attacks and the noise.
         json: Also write the result to this file.
     """
+    if json is not None:
+        writable(json)
     opened = Run.open(run)
     model = opened.load(checkpoint)
     seed_noise(model, named_generator(seed, "evaluation noise"))
@@ -56,6 +59,10 @@ def command(
         eot = 5 if noisy else 1
     if epsilon is None:
         epsilon = opened.config.recipe.epsilon
+    elif any("_l2" in name for name in attacks):
+        raise ValueError(
+            "epsilon is the radius in linf; attacks in l2 keep their own, leave it out"
+        )
     chosen = [attack_at(name, epsilon, eot=eot, seed=seed) for name in attacks]
     result = evaluate(
         model,
@@ -66,7 +73,7 @@ def command(
         limit=limit,
     )
     values = {**result.to_json(), **_circumstances(opened, checkpoint, seed, epsilon)}
-    path = opened.write_json("evaluation.json", values)
+    path = opened.record_evaluation(checkpoint, values)
     write_json(json, values)
     print_table(
         _rows(result),

@@ -10,6 +10,7 @@ import tyro
 from rich.console import Console
 
 from enresnet.cli.output import Ratio, write_json
+from enresnet.files import writable
 from enresnet.training import Epoch, Recipe, RunConfig, load_recipe, train
 
 
@@ -49,7 +50,7 @@ def command(
     overrides: Annotated[Any, tyro.conf.arg(name="", constructor=Overrides)],
     seed: int = 0,
     limit: int | None = None,
-    size: int = 32,
+    size: int | None = None,
     gray: bool = False,
     out: Path | None = None,
     json: Path | None = None,
@@ -66,11 +67,13 @@ def command(
         overrides: Fields of the recipe.
         seed: Fixes weights, order, augmentation, noise and attacks.
         limit: Use only the first so many images.
-        size: Side in pixels to which the images of a folder are scaled and cut.
+        size: Side in pixels to which the images of a folder are scaled and cut; 32 by default.
         gray: Read the images of a folder as gray.
         out: The run folder; by default runs/DATA-MODEL-RECIPE-seedS.
         json: Also write the epochs to this file.
     """
+    if json is not None:
+        writable(json)
     changes = {key: value for key, value in vars(overrides).items() if value is not None}
     config = RunConfig(
         model=model,

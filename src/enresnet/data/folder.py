@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -38,8 +38,11 @@ def load_folder(
                 f"{root}: train and test must hold the same classes, these are in one only: "
                 f"{', '.join(odd)}"
             )
-        return from_dataset(train, limit=limit), from_dataset(test, limit=limit)
-    whole = from_dataset(_FolderDataset(root, size, gray), limit=limit)
+        return tuple(  # type: ignore[return-value]
+            from_dataset(part, labels=part.targets, limit=limit) for part in (train, test)
+        )
+    dataset = _FolderDataset(root, size, gray)
+    whole = from_dataset(dataset, labels=dataset.targets, limit=limit)
     if len(whole) < TEST_FRACTION:
         raise ValueError(f"{root} must hold at least {TEST_FRACTION} images, found {len(whole)}")
     return whole.split(len(whole) // TEST_FRACTION)
@@ -74,10 +77,18 @@ class _FolderDataset(Dataset[tuple[Tensor, int]]):
         file, label = self.files[index]
         try:
             with Image.open(file) as image:
-                pixels = _square(image.convert("L" if self.gray else "RGB"), self.size)
-        except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+                upright = _eight_bit(ImageOps.exif_transpose(image))
+                pixels = _square(upright.convert("L" if self.gray else "RGB"), self.size)
+        except Exception as error:  # decoders fail in many ways
             raise ValueError(f"{file} is not a whole image: {error}") from error
         return pixels, label
+
+
+def _eight_bit(image: Image.Image) -> Image.Image:
+    """Return 16-bit gray as 8-bit, which ``convert`` would cut off at 255."""
+    if not image.mode.startswith("I"):
+        return image
+    return Image.fromarray((np.asarray(image).astype(np.uint32) >> 8).astype(np.uint8))
 
 
 def _square(image: Image.Image, size: int) -> Tensor:

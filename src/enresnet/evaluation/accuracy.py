@@ -151,6 +151,8 @@ def _drawn_logits(model: Model, images: Tensor, draws: int) -> Iterator[Tensor]:
     for _ in range(draws):
         with frozen(model), torch.no_grad():
             logits = model(images.clone())
+        if logits.isnan().any():
+            raise ValueError("model gives NaN: its weights or the images are not finite")
         yield logits.float().cpu()
 
 
@@ -182,6 +184,8 @@ def as_images(dataset: Any) -> Images:
     if isinstance(dataset, tuple) and len(dataset) == 2 and isinstance(dataset[0], Tensor):
         images, labels = dataset
         check_model_and_images(as_images, images, labels)
+        if len(images) == 0:
+            raise ValueError("dataset must hold at least one image, found none")
         classes = tuple(str(number) for number in range(int(labels.max()) + 1))
         return Images(images, labels.long(), classes)
     return from_dataset(dataset)
@@ -190,7 +194,7 @@ def as_images(dataset: Any) -> Images:
 def _needed_draws(model: Model, data: Images, draws: int, batch_size: int) -> int:
     if draws == 1:
         return 1
-    images, _ = data.batch(slice(min(batch_size, 8)))
+    images, _ = data.batch(slice(batch_size))
     first, second = _drawn_logits(model, images, 2)
     return 1 if torch.equal(first, second) else draws
 

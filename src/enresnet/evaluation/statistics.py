@@ -1,11 +1,11 @@
 r"""Intervals for accuracies of models that may answer differently each time.
 
 An image's score is the share of draws in which it is classified rightly. The accuracy is the mean
-score; its variance over the images, which holds the spread of the draws too, gives an effective
-number of images, and that goes into Wilson's interval (1927).
+score, and its interval Wilson's (1927) for as many images scored once. Scores between 0 and 1 vary
+less than right or wrong does, so with them the interval errs on the safe side; an effective number
+of images computed from their spread would not cover when a few images decide.
 
-.. math:: n_{\mathrm{eff}} = \frac{p (1 - p)}{\mathrm{Var}(\bar s)}, \qquad
-          \frac{p + z^2/2n \pm z \sqrt{p(1-p)/n + z^2/4n^2}}{1 + z^2/n}
+.. math:: \frac{p + z^2/2n \pm z \sqrt{p(1-p)/n + z^2/4n^2}}{1 + z^2/n}
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
+from scipy.special import stdtrit
 from torch import Tensor
 
 CONFIDENCE = 0.95
@@ -24,8 +25,7 @@ def accuracy_interval(scores: Tensor, confidence: float = CONFIDENCE) -> tuple[f
     if count == 0:
         raise ValueError("scores must hold at least one image, found none")
     p = min(max(float(scores.double().mean()), 0.0), 1.0)
-    variance = float(scores.double().var(correction=0)) / count
-    n = p * (1 - p) / variance if variance > 0 else float(count)
+    n = float(count)
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
@@ -37,15 +37,20 @@ def paired_difference(
 ) -> tuple[float, float, float]:
     """Return the mean of ``scores`` less that of ``others`` on the same images, and its interval.
 
-    Normal approximation over the differences of single images: what both models find easy or hard
-    cancels.
+    Student's t over the differences of single images: what both models find easy or hard cancels.
+    Never narrower than Wilson's interval is for as many images without a single difference.
     """
-    if scores.shape != others.shape:
+    if scores.shape != others.shape or len(scores) < 2:
         raise ValueError(
-            f"scores must be of the same images, found {len(scores)} and {len(others)}"
+            f"scores must be of the same images, two at least; found {len(scores)} and "
+            f"{len(others)}"
         )
     differences = scores.double() - others.double()
+    count, mean = len(differences), float(differences.mean())
+    quantile = float(stdtrit(count - 1, (1 + confidence) / 2))
     z = NormalDist().inv_cdf((1 + confidence) / 2)
-    half = z * math.sqrt(float(differences.var(correction=0)) / max(1, len(differences) - 1))
-    mean = float(differences.mean())
+    half = max(
+        quantile * math.sqrt(float(differences.var(correction=1)) / count),
+        z * z / (count + z * z),
+    )
     return mean, mean - half, mean + half

@@ -59,11 +59,19 @@ def quickstart_page(result: Quickstart) -> str:
 
 
 def verdict(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
-    """Return on which images the ensemble is better, worse, or not clearly either."""
+    """Return on which images the ensemble is better, worse, or not clearly either.
+
+    Clearly: the interval over the images leaves 0 out, and all seeds agree in sign.
+    """
     sorted_rows: dict[str, list[str]] = {"better": [], "worse": [], "unclear": []}
     for row in rows:
         low, high = row["difference"]["interval"]
-        key = "better" if low > 0 else "worse" if high < 0 else "unclear"
+        seeds = row["difference"]["by_seed"]
+        key = "unclear"
+        if low > 0 and min(seeds) > 0:
+            key = "better"
+        elif high < 0 and max(seeds) < 0:
+            key = "worse"
         sorted_rows[key].append(row["images"])
     return sorted_rows
 

@@ -85,7 +85,7 @@ class Quickstart:
 
     trained: list[Trained]
     attacked: list[Attacked]
-    clean: dict[str, Tensor]  # scores of each network on all test images, mean over the seeds
+    clean: dict[str, Tensor]  # scores of each network on all test images, seeds x images
     examples: Tensor
     labels: Tensor
     clean_answers: dict[str, Tensor]
@@ -99,30 +99,35 @@ class Quickstart:
         One score for each different image, its mean over the seeds that attacked it: the images
         are what the intervals are about, and the same one must not count twice.
         """
-        wanted = (oracle or target, attack)
-        chosen = [a for a in self.attacked if (a.oracle, a.attack) == wanted]
-        rows, scores = (
-            torch.cat([a.rows for a in chosen]),
-            torch.cat([a.scores[target] for a in chosen]),
-        )
+        chosen = self._chosen(attack, oracle or target)
+        rows = torch.cat([a.rows for a in chosen])
         different, place = rows.unique(return_inverse=True)
-        sums = torch.zeros(len(different)).index_add_(0, place, scores)
-        means: Tensor = sums / place.bincount()
+        scores = torch.cat([a.scores[target] for a in chosen])
+        means: Tensor = torch.zeros(len(different)).index_add_(0, place, scores) / place.bincount()
         return means
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the table: images, each network's accuracy and interval, and their difference."""
-        rows = [self._row("clean images", self.clean[BASE], self.clean[ENSEMBLE])]
-        for attack in ATTACKS:
-            own = [self.scores(network, attack) for network in NETWORKS]
-            rows.append(self._row(f"{attack}, white box", *own))
-        for attack in ATTACKS:
-            blind = [
-                self.scores(BASE, attack, oracle=ENSEMBLE),
-                self.scores(ENSEMBLE, attack, oracle=BASE),
-            ]
-            rows.append(self._row(f"{attack}, blind", *blind))
+        clean = {network: scores.mean(dim=0) for network, scores in self.clean.items()}
+        by_seed = (self.clean[ENSEMBLE] - self.clean[BASE]).mean(dim=1).tolist()
+        rows = [_row("clean images", clean[BASE], clean[ENSEMBLE], by_seed)]
+        for kind in ("white box", "blind"):
+            for attack in ATTACKS:
+                oracles = {
+                    target: target if kind == "white box" else other
+                    for target, other in zip(NETWORKS, reversed(NETWORKS), strict=True)
+                }
+                both = [self.scores(t, attack, oracle=oracles[t]) for t in NETWORKS]
+                means = [
+                    [float(a.scores[t].mean()) for a in self._chosen(attack, oracles[t])]
+                    for t in NETWORKS
+                ]
+                by_seed = [ours - base for base, ours in zip(*means, strict=True)]
+                rows.append(_row(f"{attack}, {kind}", both[0], both[1], by_seed))
         return rows
+
+    def _chosen(self, attack: str, oracle: str) -> list[Attacked]:
+        return [a for a in self.attacked if (a.oracle, a.attack) == (oracle, attack)]
 
     def to_json(self) -> dict[str, Any]:
         """Return the table, the training curves and the circumstances as plain JSON."""
@@ -140,15 +145,15 @@ class Quickstart:
             "draws": DRAWS,
         }
 
-    @staticmethod
-    def _row(images: str, base: Tensor, ensemble: Tensor) -> dict[str, Any]:
-        cells = {
-            network: {"accuracy": float(scores.mean()), "interval": accuracy_interval(scores)}
-            for network, scores in zip(NETWORKS, (base, ensemble), strict=True)
-        }
-        mean, low, high = paired_difference(ensemble, base)
-        difference = {"difference": mean, "interval": (low, high)}
-        return {"images": images, **cells, "difference": difference, "count": len(base)}
+
+def _row(images: str, base: Tensor, ensemble: Tensor, by_seed: list[float]) -> dict[str, Any]:
+    cells = {
+        network: {"accuracy": float(scores.mean()), "interval": accuracy_interval(scores)}
+        for network, scores in zip(NETWORKS, (base, ensemble), strict=True)
+    }
+    mean, low, high = paired_difference(ensemble, base)
+    difference = {"difference": mean, "interval": (low, high), "by_seed": by_seed}
+    return {"images": images, **cells, "difference": difference, "count": len(base)}
 
 
 def run_quickstart(
@@ -265,8 +270,7 @@ def _clean(folder: str, seeds: int) -> tuple[dict[str, Tensor], dict[str, Tensor
             scores[network].append(score(model, images, labels, draws=_draws(network)))
             if seed == 0:
                 answers[network] = predictions(model, images[:SHOWN], draws=_draws(network))
-    means = {network: torch.stack(values).mean(dim=0) for network, values in scores.items()}
-    return means, answers
+    return {network: torch.stack(values) for network, values in scores.items()}, answers
 
 
 def _load(folder: str, seed: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from enresnet.data.images import free_memory
-from enresnet.models import Ensemble, set_lean
+from enresnet.models import Ensemble, set_lean, without_noise
 
 
 def weight_gradient(parts: Tensor, weights: Tensor, labels: Tensor) -> Tensor:
@@ -106,10 +106,14 @@ def activation_bytes(model: nn.Module, images: Tensor) -> int:
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    was_training = [(module, module.training) for module in model.modules()]
-    model.eval()  # BatchNorm statistics stay as they are
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+    flags = [(module, module.training) for module in model.modules()]
+    model.eval()  # BatchNorm statistics and the stream of noise stay as they are
+    with (
+        torch.enable_grad(),
+        without_noise(model),
+        torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x),
+    ):
         model(images.clone().requires_grad_())
-    for module, flag in was_training:
+    for module, flag in flags:
         module.training = flag
     return sum(kept.values())

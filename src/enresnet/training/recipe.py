@@ -103,7 +103,10 @@ def load_recipe(name: str, **overrides: Any) -> Recipe:
     if name in list_recipes():
         text = (resources.files("enresnet.training.recipes") / f"{name}.yaml").read_text()
     elif Path(name).suffix in (".yaml", ".yml"):
-        text = Path(name).read_text()
+        try:
+            text = Path(name).read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"recipe {name} is not UTF-8 text: {error}") from error
     else:
         known = list_recipes()
         raise ValueError(
@@ -144,11 +147,16 @@ def ratio(text: str) -> float:
 
 
 _WORDS = ("objective", "schedule", "attack_mode", "std_over", "memory")
+_SWITCHES = ("reset_momentum", "compensate", "augment")
 
 
 def _plain(key: str, value: object, where: str) -> Any:
-    if isinstance(value, list):
-        return tuple(value)
+    if key in _SWITCHES and not isinstance(value, bool):
+        raise ValueError(f"{where}: {key} must be true or false, found {value!r}")
+    if key == "milestones":
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"{where}: milestones must be a list such as [0.5], found {value!r}")
+        return tuple(_plain("milestone", item, where) for item in value)
     if isinstance(value, str) and key not in _WORDS:
         try:
             return ratio(value)

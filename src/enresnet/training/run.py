@@ -39,12 +39,14 @@ class RunConfig:
     recipe: Recipe
     seed: int = 0
     limit: int | None = None  # the first images only
-    size: int = 32  # of the images of a folder
+    size: int | None = None  # of the images of a folder
     gray: bool = False
     parts: tuple[str, ...] = ()  # the runs it was integrated from, if it was not trained
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "model", canonical_name(self.model))
+        if Path(self.data).is_dir():  # found again from wherever the run is evaluated
+            object.__setattr__(self, "data", str(Path(self.data).resolve()))
 
     def load_data(self) -> DataSet:
         """Return the images."""
@@ -71,8 +73,11 @@ class Run:
 
     @classmethod
     def create(cls, folder: Path, config: RunConfig) -> Run:
-        """Make a new folder; an old run is never overwritten."""
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        """Make a new folder; a run with a network in it is never overwritten."""
+        started = {"config.yaml"}  # all that a run ended before its first epoch leaves
+        if folder.exists() and (
+            not folder.is_dir() or not {path.name for path in folder.iterdir()} <= started
+        ):
             raise FileExistsError(f"{folder} exists already; choose another --out, or remove it")
         folder.mkdir(parents=True, exist_ok=True)
         values = {
@@ -99,6 +104,9 @@ class Run:
             odd = sorted(set(values) - set(known)) if isinstance(values, dict) else values
             raise ValueError(f"{path} must hold {', '.join(known)}; found {odd}")
         recipe = recipe_from(values.pop("recipe", {}), where=str(path))
+        missing = [name for name in ("model", "data") if name not in values]
+        if missing:
+            raise ValueError(f"{path} lacks {' and '.join(missing)}")
         values["parts"] = tuple(values.get("parts", ()))
         return cls(folder, RunConfig(**values, recipe=recipe))
 
@@ -131,7 +139,12 @@ class Run:
 
     def load(self, checkpoint: str) -> ResNet | Ensemble:
         """Return the stored network; an integrated one keeps one part in memory at a time."""
-        model = load_model(self.weights(checkpoint))
+        path = self.weights(checkpoint)
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{self.folder} holds no network yet: its training did not finish an epoch"
+            )
+        model = load_model(path)
         set_lean(model, bool(self.config.parts))
         return model
 
@@ -142,9 +155,14 @@ class Run:
             "best.safetensors" if checkpoint == "best" else "last/model.safetensors"
         )
 
-    def write_json(self, name: str, values: Any) -> Path:
-        """Store plain values as JSON."""
-        path = self.folder / name
+    def record_evaluation(self, checkpoint: str, values: dict[str, Any]) -> Path:
+        """Store the evaluation of best or last in evaluation.json, beside the other's."""
+        path = self.folder / "evaluation.json"
+        try:
+            stored = json.loads(path.read_text()) if path.is_file() else {}
+        except ValueError as error:
+            raise ValueError(f"{path} is not JSON ({error}); remove it") from error
+        stored[checkpoint] = values
         with replacing(path) as temporary:
-            temporary.write_text(json.dumps(values, indent=2) + "\n")
+            temporary.write_text(json.dumps(stored, indent=2) + "\n")
         return path
