@@ -24,12 +24,7 @@ IMAGES, LABELS = random_problem((6, 3, 8, 8), classes=10)
 QUICK = Recipe(epochs=1, steps=1, epsilon=0.1, step_size=0.05, batch_size=64)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])

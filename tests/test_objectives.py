@@ -24,12 +24,7 @@ RECIPE = Recipe(epsilon=0.1, step_size=0.03, steps=3)
 IMAGES, LABELS = random_problem((6, 3, 8, 8))
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def objective(name, seed=3, **changes):

@@ -19,13 +19,7 @@ from enresnet.training.schedule import step_rate
 from enresnet.training.trainer import count_members
 from problems import SmallNet, random_problem, seeded
 
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # networks this small lose by more
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
