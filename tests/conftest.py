@@ -1,7 +1,16 @@
 """What several test files share."""
 
+import os
+
 import pytest
 import torch
+from hypothesis import settings
+
+# Properties are tried on the same examples every time, so that a red test is red for everyone;
+# HYPOTHESIS_PROFILE=explore looks for new ones.
+settings.register_profile("repeatable", derandomize=True)
+settings.register_profile("explore", derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
 @pytest.fixture
