@@ -148,7 +148,7 @@ def test_the_readme_examples_run_and_are_short(number, tmp_path):
     examples = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert len(examples) == 2
     example = examples[number]
-    assert len(example.strip().splitlines()) <= 11
+    assert len(example.strip().splitlines()) <= 10
     subprocess.run([sys.executable, "-W", "error", "-c", example], check=True, cwd=tmp_path)
 
 
