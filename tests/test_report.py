@@ -156,7 +156,7 @@ def test_bad_input_is_met_before_any_work(capsys, tmp_path):
 def test_the_quickstart_as_it_ships(tmp_path, capsys):
     page, figures = tmp_path / "page.html", tmp_path / "figures.json"
     assert main(["quickstart", "--out", str(page), "--json", str(figures)]) == 0
-    assert "ifgsm20, white" in capsys.readouterr().out
+    assert "ifgsm20, blind" in capsys.readouterr().out
     rows = {row["images"]: row for row in json.loads(figures.read_text())["table"]}
     for attack in ATTACKS:
         assert 0.2 <= rows[f"{attack}, white box"][BASE]["accuracy"] <= 0.8
