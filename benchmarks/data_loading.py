@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from enresnet.data import Augmentation, DataSet, Images
 from enresnet.models import create_model
@@ -39,19 +40,18 @@ def main() -> None:
     recipe = Recipe(objective="natural", batch_size=BATCH)
     trainer = Trainer(create_model("resnet20"), data, recipe)
     robust = Trainer(create_model("resnet20"), data, replace(recipe, objective="pgd"))
-    batches = trainer._batches()
+
+    def load() -> tuple[Tensor, Tensor]:
+        return trainer._batch(torch.randint(len(images), (BATCH,), generator=generator))
 
     def step(trainer: Trainer) -> None:
-        loss, _ = trainer.objective(trainer.model, batch, target)
-        trainer.optimiser.zero_grad()
-        loss.backward()
-        trainer.optimiser.step()
+        trainer._update(batch, target, BATCH, 0.1)
 
     times: dict[str, list[float]] = {"loading": [], "natural": [], "pgd": []}
     for repeat in range(REPEATS + 1):
-        batch, target = next(batches)
+        batch, target = load()
         sample = {
-            "loading": timed(lambda: next(batches)),
+            "loading": timed(load),
             "natural": timed(lambda: step(trainer)),
             "pgd": timed(lambda: step(robust)) if repeat < 4 else float("nan"),
         }

@@ -19,7 +19,9 @@ PACKAGE = ROOT / "src" / "enresnet"
 ROOMS = ["data", "models", "attacks", "evaluation", "training", "pde", "paper", "report", "cli"]
 FOUNDATION = [
     "checks",
+    "drawing",
     "files",
+    "processes",
     "progress",
     "randomness",
 ]  # single files that import nothing of ours

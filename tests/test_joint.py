@@ -11,13 +11,9 @@ from enresnet.attacks import IFGSM
 from enresnet.cli import main
 from enresnet.data import load_data
 from enresnet.models import Ensemble, create_model, seed_noise, set_lean
-from enresnet.training import Recipe, Run, RunConfig, Trainer, integrate, train
-from enresnet.training.joint import (
-    LearnedWeights,
-    activation_bytes,
-    choose_memory,
-    weight_gradient,
-)
+from enresnet.training import Engine, Recipe, Run, RunConfig, Trainer, integrate, train
+from enresnet.training.joint import LearnedWeights, weight_gradient
+from enresnet.training.memory import activation_bytes, choose_memory
 from problems import Linear, random_problem, seeded
 
 IMAGES, LABELS = random_problem((6, 3, 8, 8), classes=10)
@@ -46,7 +42,7 @@ def test_weights_move_towards_the_better_part():
         parts[0].weight.mul_(-1)
         parts[2].weight.mul_(0)
     model = Ensemble(parts)
-    learned = LearnedWeights(model, step=0.5)
+    learned, engine = LearnedWeights(model, step=0.5), Engine(accelerator="cpu")
     history = []
     for _ in range(30):
         for rows in torch.arange(64).split(16):
@@ -54,7 +50,7 @@ def test_weights_move_towards_the_better_part():
             with learned.watching(batch):
                 model(batch)
             learned.gather(labels[rows])
-        history.append(learned.step())
+        history.append(learned.step(engine))
     better = [weights[1] for weights in history]
     assert better == sorted(better)
     assert better[-1] > 0.99
@@ -156,7 +152,7 @@ def test_auto_is_lean_when_memory_is_short(monkeypatch):
     model, few = create_model("en2_resnet8"), torch.rand(2, 3, 16, 16)
     needed = activation_bytes(model, few) * 64
     for free, expected in ((3 * needed, False), (1.5 * needed, True)):
-        monkeypatch.setattr("enresnet.training.joint.free_memory", lambda free=free: free)
+        monkeypatch.setattr("enresnet.training.memory.free_memory", lambda free=free: free)
         assert choose_memory(model, few, 128, "auto") == expected
         assert model.lean == expected
 

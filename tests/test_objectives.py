@@ -146,12 +146,12 @@ class TestAWP:
         wrapped = objective(name)
         crafted = wrapped.craft(model, IMAGES, LABELS)
         before = snapshot(model)
-        with perturbed_weights(wrapped, model, IMAGES, crafted, LABELS, gamma=0.01):
+        with perturbed_weights(wrapped, model, (IMAGES, crafted, LABELS), gamma=0.01):
             assert not torch.equal(model.conv.weight, before["tensors"]["conv.weight"])
         assert_same_state(before, snapshot(model))
         with (
             pytest.raises(KeyboardInterrupt),
-            perturbed_weights(wrapped, model, IMAGES, crafted, LABELS, gamma=0.01),
+            perturbed_weights(wrapped, model, (IMAGES, crafted, LABELS), gamma=0.01),
         ):
             raise KeyboardInterrupt
         assert_same_state(before, snapshot(model))
@@ -161,7 +161,7 @@ class TestAWP:
         loss, _ = wrapped(model, IMAGES, LABELS)
         (gradient,) = torch.autograd.grad(loss, [model.weight])
         before, bias = model.weight.detach().clone(), model.bias.detach().clone()
-        with perturbed_weights(wrapped, model, IMAGES, IMAGES, LABELS, gamma=0.05):
+        with perturbed_weights(wrapped, model, (IMAGES, IMAGES, LABELS), gamma=0.05):
             move = model.weight.detach() - before
             assert torch.equal(model.bias, bias)
             assert wrapped(model, IMAGES, LABELS)[0] > loss
@@ -199,12 +199,21 @@ class TestAverage:
         with torch.no_grad():
             model(IMAGES)
             model.conv.weight.add_(1)
-        average.update(model)
+        average.update(model, 1000)
         for name, value in average.model.state_dict().items():
             if value.is_floating_point():
                 expected = 0.9 * start[name] + 0.1 * model.state_dict()[name]
                 torch.testing.assert_close(value, expected)
         assert average.model.bn.num_batches_tracked == 1
+
+    def test_it_soon_forgets_the_weights_drawn_at_random(self):
+        model = Linear(4)
+        average = WeightAverage(model, 0.999, seeded())
+        with torch.no_grad():
+            model.weight.fill_(1.0)
+        for step in range(60):
+            average.update(model, step)
+        torch.testing.assert_close(average.model.weight, model.weight, rtol=0, atol=1e-3)
 
     def test_its_noise_is_its_own(self):
         model = create_model("en1_resnet8", generator=seeded()).eval()
@@ -289,15 +298,21 @@ class TestGuard:
         data = load_data("digits")
         guard = CollapseGuard(data.validation, replace(RECIPE, epsilon=0.3), seed=0)
         accuracies = iter([0.4, 0.35, 0.25, 0.45, 0.2])
-        guard._accuracy = lambda _: next(accuracies)
-        assert [guard.collapsed(None) is None for _ in range(5)] == [True, True, True, True, False]
+        guard._accuracy = lambda *_: next(accuracies)
+        assert [guard.collapsed(None, None) is None for _ in range(5)] == [
+            True,
+            True,
+            True,
+            True,
+            False,
+        ]
 
     def test_a_network_that_never_learned_has_nothing_to_lose(self):
         guard = CollapseGuard(load_data("digits").validation, RECIPE, seed=0)
         accuracies = iter([0.12, 0.0])
-        guard._accuracy = lambda _: next(accuracies)
-        assert guard.collapsed(None) is None
-        assert guard.collapsed(None) is None
+        guard._accuracy = lambda *_: next(accuracies)
+        assert guard.collapsed(None, None) is None
+        assert guard.collapsed(None, None) is None
 
     def test_a_provoked_collapse_is_undone(self):
         """Attacks that help the network instead: it leans on them and loses its robustness."""

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from enresnet.cli import main
+from enresnet.drawing import as_png
 from enresnet.evaluation import paired_difference
 from enresnet.report import quickstart_page, run_quickstart
-from enresnet.report.figures import accuracy_bars, as_png
+from enresnet.report.figures import accuracy_bars
 from enresnet.report.html import verdict
 from enresnet.report.quickstart import ATTACKS, BASE, ENSEMBLE, NETWORKS, SHOWN, Plan
 from enresnet.training import load_recipe

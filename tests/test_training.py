@@ -162,9 +162,12 @@ def run(tmp_path_factory):
 class TestRun:
     def test_the_folder_holds_what_it_should(self, run):
         names = sorted(path.relative_to(run.folder).as_posix() for path in run.folder.rglob("*"))
+        names = [name for name in names if not name.startswith("tensorboard")]
         assert names == [
+            ".lock",
             "best.safetensors",
             "config.yaml",
+            "curves.png",
             "last",
             "last/model.safetensors",
             "metrics.csv",
@@ -188,9 +191,10 @@ class TestRun:
         )
         assert same == (scores[1] > scores[0])
 
-    def test_a_run_is_never_overwritten(self, run):
-        with pytest.raises(FileExistsError, match="exists already; choose another --out"):
-            train(run.config, run.folder)
+    def test_a_finished_run_is_left_as_it_is(self, run):
+        before = {p: p.stat().st_mtime_ns for p in run.folder.rglob("*") if p.is_file()}
+        assert train(run.config, run.folder).config == run.config
+        assert before == {p: p.stat().st_mtime_ns for p in run.folder.rglob("*") if p.is_file()}
 
     def test_a_run_that_ended_before_its_first_epoch_does_not_block(self, run, tmp_path, capsys):
         Run.create(tmp_path / "started", run.config)
@@ -260,7 +264,7 @@ def test_train_command(tmp_path, capsys, monkeypatch):
     assert json.loads((tmp_path / "epochs.json").read_text())[0]["epoch"] == 1
     assert load_model(run.weights("best")).config
     assert main(arguments.split()) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "is a run of another configuration (recipe.steps 1 there, 10" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -35,9 +35,14 @@ def checked_generator(generator: object) -> torch.Generator:
     return generator
 
 
+def named_seed(seed: int, purpose: str) -> int:
+    """Return the seed that ``seed`` gives for one purpose, independent of the other purposes."""
+    digest = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
 def named_generator(seed: int, purpose: str) -> torch.Generator:
-    """Return the stream that ``seed`` gives for one purpose, independent of the other purposes."""
+    """Return the stream that ``seed`` gives for one purpose."""
     import torch
 
-    digest = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    return torch.Generator().manual_seed(named_seed(seed, purpose))

@@ -13,11 +13,14 @@ from collections.abc import Sequence
 
 import enresnet
 from enresnet import checks
+from enresnet.processes import first_process
 
 COMMANDS = {
     "quickstart": "The whole idea in about a minute, on real digits; writes a page.",
     "data": "Fetch and verify a data set.",
     "train": "Train a network into a run folder.",
+    "resume": "Go on with a training that was stopped.",
+    "runs": "List runs with their state, accuracy and how to go on.",
     "evaluate": "Measure a run's natural and robust accuracy.",
     "integrate": "Join separately trained networks into one model.",
     "models": "List the networks of the paper, with their sizes.",
@@ -51,10 +54,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             args=words[1:],
             config=(tyro.conf.FlagCreatePairsOff,),
         )
-    except (ValueError, TypeError, OSError, FloatingPointError) as error:
+    except FloatingPointError as error:
+        return _refuse(str(error), once=True)
+    except (ValueError, TypeError, OSError, MemoryError) as error:
         return _refuse(str(error))
     except KeyboardInterrupt:
         return _refuse("interrupted")
+    except Exception as error:
+        if (code := getattr(error, "exit_code", None)) is None:
+            raise
+        _refuse(str(error), once=True)
     return int(code or 0)
 
 
@@ -72,6 +81,8 @@ def _help() -> str:
     return "\n".join(lines)
 
 
-def _refuse(message: str) -> int:
-    print(f"enresnet: {message}", file=sys.stderr)
+def _refuse(message: str, *, once: bool = False) -> int:
+    """Print why a command ends; ``once`` if every process of a training knows it."""
+    if not once or first_process():
+        print(f"enresnet: {message}", file=sys.stderr)
     return 2

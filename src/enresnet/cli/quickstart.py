@@ -7,9 +7,10 @@ from typing import Any
 
 from enresnet import checks
 from enresnet.cli.output import print_table, write_json
+from enresnet.drawing import as_png
 from enresnet.files import replacing, writable
 from enresnet.report import quickstart_page, run_quickstart
-from enresnet.report.figures import accuracy_bars, as_png
+from enresnet.report.figures import accuracy_bars
 from enresnet.report.quickstart import NETWORKS
 
 

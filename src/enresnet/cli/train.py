@@ -10,8 +10,10 @@ import tyro
 from rich.console import Console
 
 from enresnet.cli.output import Ratio, write_json
+from enresnet.cli.watching import Terminal
 from enresnet.files import writable
-from enresnet.training import Epoch, Recipe, RunConfig, load_recipe, train
+from enresnet.processes import first_process
+from enresnet.training import Engine, Recipe, RunConfig, load_recipe, train
 
 
 def _override(field: dataclasses.Field[Any]) -> tuple[str, Any, None]:
@@ -42,33 +44,54 @@ def _shown(value: Any) -> str:
 Overrides = dataclasses.make_dataclass("Overrides", map(_override, dataclasses.fields(Recipe)))
 
 
+@dataclasses.dataclass(frozen=True)
+class Hardware:
+    """Where a training runs; another choice leaves the run the same, but for the last digits."""
+
+    accelerator: str = "auto"
+    """auto, cpu, gpu or mps."""
+    devices: int = 1
+    """Processes on this machine, a device each; batch_size is that of one of them."""
+    nodes: int = 1
+    """Machines; see docs/clusters.md."""
+    sync_batchnorm: bool = False
+    """Share BatchNorm's statistics between GPUs within every step."""
+    checkpoint_every: float | None = None
+    """Seconds between two checkpoints; by default 10, or more where that would cost over 1 %."""
+
+
 def command(
     *,
     model: str,
     data: str,
     recipe: str = "paper",
     overrides: Annotated[Any, tyro.conf.arg(name="", constructor=Overrides)],
+    hardware: Annotated[Hardware, tyro.conf.arg(name="")],
     seed: int = 0,
     limit: int | None = None,
     size: int | None = None,
     gray: bool = False,
+    precision: str = "32",
     out: Path | None = None,
     json: Path | None = None,
 ) -> None:
-    """Train a network into a run folder.
+    """Train a network into a run folder, or go on with a training that was stopped.
 
-    The folder holds config.yaml, metrics.csv, best.safetensors (best on validation images, under
-    attack where the recipe is robust) and last/. Any field of the recipe can be overridden.
+    The folder holds config.yaml, metrics.csv, curves.png, best.safetensors (best on validation
+    images, under attack where the recipe is robust) and last/. Any field of the recipe can be
+    overridden. After a crash, run the same command again: the result is the same as without it.
 
     Args:
         model: Such as en5_resnet20; see enresnet models.
         data: digits, cifar10, cifar100, or the path of a folder of images by class.
         recipe: paper, released, fast, natural, trades, or the path of a YAML file.
         overrides: Fields of the recipe.
+        hardware: Where it runs.
         seed: Fixes weights, order, augmentation, noise and attacks.
         limit: Use only the first so many images.
         size: Side in pixels to which the images of a folder are scaled and cut; 32 by default.
         gray: Read the images of a folder as gray.
+        precision: 32, bf16-mixed, or 16-mixed on a GPU.
         out: The run folder; by default runs/DATA-MODEL-RECIPE-seedS.
         json: Also write the epochs to this file.
     """
@@ -83,46 +106,40 @@ def command(
         limit=limit,
         size=size,
         gray=gray,
+        precision=precision,
     )
     if out is None:
         names = (Path(data).name, config.model, Path(recipe).stem, f"seed{seed}")
         out = Path("runs") / "-".join(names)
-    console = Console()
-    epochs: list[Epoch] = []
+    train_and_tell(config, out, hardware, json)
 
-    def report(epoch: Epoch) -> None:
-        epochs.append(epoch)
-        console.print(_line(epoch, config.recipe.epochs), highlight=False, soft_wrap=True)
 
-    run = train(config, out, report=report)
-    write_json(json, [dataclasses.asdict(epoch) for epoch in epochs])
-    best = max((epoch for epoch in epochs if epoch.score is not None), key=_score)
-    console.print(
-        f"best on validation: epoch {best.epoch}, {100 * _score(best):.1f} %. In {run.folder}; "
-        f"next: enresnet evaluate {run.folder}",
+def train_and_tell(config: RunConfig, out: Path, hardware: Hardware, json: Path | None) -> None:
+    """Train, or go on, and print what came of it."""
+    terminal = Terminal()
+    run = train(
+        config,
+        out,
+        engine=Engine(
+            accelerator=hardware.accelerator,
+            devices=hardware.devices,
+            nodes=hardware.nodes,
+            precision=config.precision,
+            sync_batchnorm=hardware.sync_batchnorm,
+        ),
+        checkpoint_every=hardware.checkpoint_every,
+        watchers=[terminal],
+    )
+    if not first_process():
+        return
+    metrics = run.metrics()
+    write_json(json, metrics)
+    key = "validation_natural" if run.config.recipe.objective == "natural" else "validation_robust"
+    best = max((row for row in metrics if row[key] is not None), key=lambda row: row[key])
+    already = "" if terminal.epochs else "finished already; "
+    Console().print(
+        f"{already}best on validation: epoch {best['epoch']:.0f}, {100 * best[key]:.1f} %. "
+        f"In {run.folder}; next: enresnet evaluate {run.folder}",
         highlight=False,
         soft_wrap=True,
     )
-
-
-def _score(epoch: Epoch) -> float:
-    return -1.0 if epoch.score is None else epoch.score
-
-
-def _line(epoch: Epoch, epochs: int) -> str:
-    parts = [
-        f"epoch {epoch.epoch}/{epochs}: loss {epoch.train_loss:.3f}",
-        f"training {100 * epoch.train_accuracy:.1f} %",
-    ]
-    if epoch.validation_natural is not None:
-        parts.append(f"validation natural {100 * epoch.validation_natural:.1f} %")
-    if epoch.validation_robust is not None:
-        parts.append(f"attacked {100 * epoch.validation_robust:.1f} %")
-    if epoch.weights:
-        parts.append(f"weights {epoch.weights}")
-    parts += [
-        f"rate {epoch.learning_rate:.3g}",
-        f"{epoch.images_per_second:.0f} images/s",
-        f"{epoch.seconds:.0f} s",
-    ]
-    return ", ".join(parts) + (f"\n  {epoch.note}" if epoch.note else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -115,6 +116,17 @@ class Images:
             )
         return pixels
 
+    def fingerprint(self) -> str:
+        """Return a digest of labels and pixels; of images not in memory, of a few of them."""
+        kind = (tuple(self.pixels.shape), self.classes, self.levels)
+        digest = hashlib.sha256(repr(kind).encode())
+        some = torch.linspace(0, len(self) - 1, min(16, len(self))).long()
+        pixels = self.pixels if isinstance(self.pixels, Tensor) else self.pixels[some]
+        for content in (self.labels, pixels.contiguous().cpu()):
+            array: Any = content.numpy()
+            digest.update(array)
+        return digest.hexdigest()
+
     def batches(self, size: int) -> Iterator[Batch]:
         """Yield all images in order, ``size`` at a time."""
         for start in range(0, len(self), size):
@@ -220,6 +232,14 @@ def free_memory() -> float:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         (available,) = (line.split()[1] for line in lines if line.startswith("MemAvailable"))
-        return 1024 * int(available)
+        free = 1024.0 * int(available)
     except (OSError, ValueError):
         return math.inf
+    try:  # a container or a batch job may have less
+        group = Path("/sys/fs/cgroup")
+        limit, used = (float((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+        lines = (group / "memory.stat").read_text().splitlines()
+        (cached,) = (line.split()[1] for line in lines if line.startswith("inactive_file"))
+        return min(free, max(0.0, limit - used + float(cached)))
+    except (OSError, ValueError):  # no such group, or a limit of "max"
+        return free

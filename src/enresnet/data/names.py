@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,6 +55,23 @@ class DataSet:
     def classes(self) -> tuple[str, ...]:
         """The names of the classes."""
         return self.train.classes
+
+    @property
+    def fingerprint(self) -> str:
+        """Short digest of the training and validation images, to know them again by."""
+        parts = (self.train.fingerprint(), self.validation.fingerprint())
+        return hashlib.sha256("".join(parts).encode()).hexdigest()[:16]
+
+    def check_classes(self) -> None:
+        """Raise if there is a class that training would never see."""
+        there = set(self.train.labels.unique().tolist())
+        missing = [name for number, name in enumerate(self.classes) if number not in there]
+        if missing:
+            shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+            raise ValueError(
+                f"{self.name} has no training image of {len(missing)} of its {len(self.classes)} "
+                f"classes ({shown}): add some, raise limit, or remove the class"
+            )
 
 
 NAMES: dict[str, Callable[[Path | None], tuple[Images, Images]]] = {

@@ -45,6 +45,12 @@ class NoiseStream:
         for place, value in state.items():
             self._on_device[place].set_state(value)
 
+    def manual_seed(self, seed: int) -> None:
+        """Start the stream anew, on each of its devices."""
+        self.source.manual_seed(seed)
+        own = _place(self.source.device)
+        self._on_device = {own: self.source}  # others are seeded by the first when they are needed
+
     def normal_like(self, x: Tensor) -> Tensor:
         """Return N(0, 1) draws in the shape, type, device and memory format of ``x``."""
         place = _place(x.device)

@@ -1,26 +1,24 @@
-"""Pictures of what was measured, as SVG or PNG, drawn without a screen."""
+"""Pictures of what was measured."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from enresnet.drawing import COLOURS, blank, plain
 from enresnet.training import Epoch
 
-# A colour for each of two networks, distinct to colour-blind eyes and in print.
-COLOURS = ("#c44e1c", "#1f5fa8")
 RIGHT, WRONG = "#1a7f37", "#b42318"
 
 
 def accuracy_bars(rows: Sequence[dict[str, Any]], networks: Sequence[str]) -> Figure:
     """Draw both networks' accuracies side by side, with their intervals."""
-    figure, axes = _canvas(9.0, 3.6)
+    figure = blank(9.0, 3.6)
+    axes = plain(figure.subplots())
     for index, network in enumerate(networks):
         places = [row + (index - 0.5) * 0.36 for row in range(len(rows))]
         heights = [100 * row[network]["accuracy"] for row in rows]
@@ -41,8 +39,7 @@ def accuracy_bars(rows: Sequence[dict[str, Any]], networks: Sequence[str]) -> Fi
 
 def training_curves(runs: dict[str, list[list[Epoch]]]) -> Figure:
     """Draw validation accuracy against the epoch: a thin line a seed, their mean thick."""
-    figure = Figure(figsize=(9.0, 3.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = blank(9.0, 3.2)
     left, right = figure.subplots(1, 2, sharex=True, sharey=True)
     panels: list[tuple[Axes, str, str]] = [
         (left, "validation_natural", "clean validation images"),
@@ -59,7 +56,7 @@ def training_curves(runs: dict[str, list[list[Epoch]]]) -> Figure:
         axes.set_title(title, fontsize=10)
         axes.set_xlabel("epoch")
         axes.set_xticks(numbers)
-        _plain(axes)
+        plain(axes)
     left.set_ylabel("accuracy, %")
     left.legend(frameon=False, loc="lower right")
     return figure
@@ -76,8 +73,7 @@ def image_grid(
     and each network's predicted classes.
     """
     count = len(labels)
-    figure = Figure(figsize=(2.05 * len(columns), 1.62 * count), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = blank(2.05 * len(columns), 1.62 * count)
     grid = figure.subplots(count, len(columns), squeeze=False)
     for across, (title, images, answers) in enumerate(columns):
         for down in range(count):
@@ -101,34 +97,6 @@ def image_grid(
                         color=RIGHT if word == labels[down] else WRONG,
                     )
     return figure
-
-
-def as_svg(figure: Figure) -> str:
-    """Return a figure as SVG text to be put into a page."""
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return buffer.getvalue().partition("<svg")[1] + buffer.getvalue().partition("<svg")[2]
-
-
-def as_png(figure: Figure, *, dpi: int = 110) -> bytes:
-    """Return a figure as a PNG file."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi)
-    return buffer.getvalue()
-
-
-def _canvas(width: float, height: float) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    _plain(axes)
-    return figure, axes
-
-
-def _plain(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="#ddd", lw=0.6)
-    axes.set_axisbelow(True)
 
 
 def _show(axes: Axes, image: Tensor, *, change: bool) -> None:

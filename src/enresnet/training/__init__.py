@@ -1,17 +1,22 @@
 """From a recipe to a trained network: the loop, its objectives, its folder."""
 
+from enresnet.training.engine import Engine
 from enresnet.training.integrate import integrate
 from enresnet.training.recipe import Recipe, list_recipes, load_recipe
 from enresnet.training.run import Run, RunConfig
 from enresnet.training.train import train
-from enresnet.training.trainer import Epoch, Trainer
+from enresnet.training.trainer import Epoch, Step, Trainer
+from enresnet.training.watcher import Watcher
 
 __all__ = [
+    "Engine",
     "Epoch",
     "Recipe",
     "Run",
     "RunConfig",
+    "Step",
     "Trainer",
+    "Watcher",
     "integrate",
     "list_recipes",
     "load_recipe",

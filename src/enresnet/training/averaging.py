@@ -1,6 +1,9 @@
 r"""An exponential moving average of the weights, BatchNorm's running statistics included.
 
-.. math:: \bar w \leftarrow d\, \bar w + (1 - d)\, w \qquad \text{after every step}
+.. math:: \bar w \leftarrow d_t\, \bar w + (1 - d_t)\, w, \qquad
+          d_t = \min\Bigl(d, \frac{1 + t}{10 + t}\Bigr) \quad \text{after step } t
+
+The decay grows at first, so that the weights drawn at random are soon forgotten.
 """
 
 from __future__ import annotations
@@ -22,11 +25,12 @@ class WeightAverage:
         seed_noise(self.model, generator)  # a copy would repeat the noise of the original
 
     @torch.no_grad()
-    def update(self, model: nn.Module) -> None:
-        """Let the average follow by one step."""
+    def update(self, model: nn.Module, step: int) -> None:
+        """Let the average follow by one step, the ``step``-th."""
+        decay = min(self.decay, (1 + step) / (10 + step))
         averages, values = self.model.state_dict(), model.state_dict()
         for name, average in averages.items():
             if average.is_floating_point():
-                average.lerp_(values[name], 1 - self.decay)
+                average.lerp_(values[name], 1 - decay)
             else:
                 average.copy_(values[name])

@@ -8,7 +8,7 @@ A wrapper around any objective: the same crafted images give the direction v and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -22,20 +22,24 @@ from enresnet.training.objectives import Objective
 def perturbed_weights(
     objective: Objective,
     model: nn.Module,
-    images: Tensor,
-    crafted: Tensor,
-    labels: Tensor,
+    batch: tuple[Tensor, Tensor, Tensor],
     *,
     gamma: float,
+    reduce: Callable[[Tensor], Tensor] = lambda gradient: gradient,
 ) -> Iterator[None]:
-    """Run the block with the weights moved by gamma where the loss rises; put them back after."""
+    """Run the block with the weights moved by gamma where the loss rises; put them back after.
+
+    ``batch`` is the clean images, the crafted ones and the labels. ``reduce`` joins the gradients
+    of several processes, which must move alike.
+    """
     # Matrices and kernels only: a BatchNorm's scale has no norm to be measured by.
     weights = [p for p in model.parameters() if p.requires_grad and p.ndim > 1]
     with statistics_held(model):
-        loss, _ = objective.loss(model, images, crafted, labels)
+        loss, _ = objective.loss(model, *batch)
         gradients = torch.autograd.grad(loss, weights)
     moves = []
     for weight, gradient in zip(weights, gradients, strict=True):
+        gradient = reduce(gradient)
         length = gradient.norm()
         scale = gamma * weight.detach().norm() / length if length > 0 else torch.zeros_like(length)
         moves.append(gradient * scale)

@@ -7,10 +7,7 @@ with PGD-2, which does not collapse.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +16,8 @@ from enresnet.attacks import PGD
 from enresnet.data import Images
 from enresnet.evaluation import score
 from enresnet.randomness import named_generator
+from enresnet.training.batches import share_of
+from enresnet.training.engine import Engine
 from enresnet.training.recipe import Recipe
 
 IMAGES = 256
@@ -33,41 +32,48 @@ class CollapseGuard:
         self._images, self._labels = validation.batch(slice(IMAGES))
         self._recipe, self._seed = recipe, seed
         self._floor = 1.5 / len(validation.classes)  # below this there is nothing to lose
-        self._best = 0.0
-        self._good: dict[str, Any] = {}
+        self.best = 0.0
+        self._good: dict[str, Tensor] = {}
 
-    def collapsed(self, model: nn.Module) -> str | None:
+    def collapsed(self, model: nn.Module, engine: Engine) -> str | None:
         """Return what happened if the accuracy fell off a cliff, and otherwise None."""
-        accuracy = self._accuracy(model)
-        if self._best >= self._floor and accuracy < CLIFF * self._best:
+        accuracy = self._accuracy(model, engine)
+        if self.best >= self._floor and accuracy < CLIFF * self.best:
             return (
-                f"collapsed: PGD-{STEPS} accuracy fell from {100 * self._best:.1f} % to "
+                f"collapsed: PGD-{STEPS} accuracy fell from {100 * self.best:.1f} % to "
                 f"{100 * accuracy:.1f} %"
             )
-        self._best = max(self._best, accuracy)
+        self.best = max(self.best, accuracy)
         return None
 
-    def keep(self, parts: Mapping[str, Any]) -> None:
-        """Remember a good state of everything with a state_dict."""
-        self._good = {name: copy.deepcopy(part.state_dict()) for name, part in parts.items()}
+    def keep(self, tensors: dict[str, Tensor]) -> None:
+        """Remember a good state."""
+        self._good = {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
-    def restore(self, parts: Mapping[str, Any]) -> None:
-        """Put everything back to the last good state."""
-        for name, part in parts.items():
-            part.load_state_dict(copy.deepcopy(self._good[name]))
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the last good state."""
+        return self._good
+
+    def restore_state(self, tensors: dict[str, Tensor], best: float) -> None:
+        """Go on as a guard that had kept these tensors and seen this accuracy."""
+        self._good, self.best = tensors, best
 
     def safer_recipe(self) -> Recipe:
         """Return the recipe to go on with."""
         step = 0.75 * self._recipe.epsilon
         return replace(self._recipe, objective="pgd", steps=2, step_size=step)
 
-    def _accuracy(self, model: nn.Module) -> float:
+    def _accuracy(self, model: nn.Module, engine: Engine) -> float:
+        """Return the accuracy over all processes, of which each takes its share."""
         attack = PGD(
             epsilon=self._recipe.epsilon,
             steps=STEPS,
-            generator=named_generator(self._seed, "collapse guard"),
+            generator=named_generator(self._seed, f"collapse guard {engine.rank}"),
         )
-        images: Tensor = self._images.to(next(model.parameters()).device)
-        attacked = attack(model, images, self._labels, progress=False)
-        with torch.no_grad():
-            return float(score(model, attacked, self._labels).mean())
+        own = share_of(len(self._labels), engine)
+        images, labels = self._images[own].to(engine.device), self._labels[own].to(engine.device)
+        right = torch.zeros((), dtype=torch.float64, device=engine.device)
+        if len(labels):
+            attacked = attack(model, images, labels, progress=False)
+            right += score(model, attacked, labels).sum()
+        return engine.sum_over_processes(right).item() / len(self._labels)

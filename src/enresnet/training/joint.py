@@ -1,6 +1,6 @@
-r"""Parts of different kinds trained jointly: learned weights, and how much memory they take.
+r"""Parts of different kinds trained jointly, with learned weights (Sec. 5, Eqs. 19-20).
 
-The weights of the parts of an ensemble (Sec. 5, Eqs. 19-20), where y^k are the logits of part k:
+With y^k the logits of part k:
 
 .. math:: \frac{\partial L}{\partial w_k} = -\frac1N \sum_i \Bigl(y_i^k[t_i]
           - \sum_j y_i^k[j]\, \mathrm{softmax}(\textstyle\sum_l w_l y_i^l)[j]\Bigr)
@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from enresnet.data.images import free_memory
-from enresnet.models import Ensemble, set_lean, without_noise
+from enresnet.models import Ensemble
+from enresnet.training.engine import Engine
 
 
 def weight_gradient(parts: Tensor, weights: Tensor, labels: Tensor) -> Tensor:
@@ -42,8 +42,8 @@ class LearnedWeights:
         if model.average != "logits" or model.draws != 1:
             raise ValueError("weight_step needs an ensemble that averages logits of one draw")
         self._model, self._step = model, step
-        self._sum = torch.zeros(len(model.members))
-        self._count = 0
+        # The summed gradient of the epoch so far and, last, the number of images in it.
+        self.gathered = torch.zeros(len(model.members) + 1, dtype=torch.float64)
         self._outputs: list[Tensor] = []
 
     @contextmanager
@@ -66,54 +66,16 @@ class LearnedWeights:
         """Add the gradient on the images just watched."""
         parts = torch.stack(self._outputs).float()
         gradient = weight_gradient(parts, self._model.weights.float(), labels)
-        self._sum += len(labels) * gradient.cpu()
-        self._count += len(labels)
+        self.gathered[:-1] += len(labels) * gradient.cpu()
+        self.gathered[-1] += len(labels)
 
-    def step(self) -> list[float]:
-        """Move the weights once by the mean gradient; return them."""
-        moved = self._model.weights.cpu() - self._step * self._sum / max(1, self._count)
+    def step(self, engine: Engine) -> list[float]:
+        """Move the weights once by the mean gradient over all processes; return them."""
+        *total, count = engine.sum_over_processes(self.gathered.to(engine.device)).cpu()
+        moved = self._model.weights.cpu() - self._step * torch.stack(total) / max(1.0, count)
         moved = moved.clamp(min=0)
         if moved.sum() > 0:
             self._model.set_weights(moved.tolist())
-        self._sum.zero_()
-        self._count = 0
+        self.gathered.zero_()
         weights: list[float] = self._model.weights.tolist()
         return weights
-
-
-def choose_memory(model: nn.Module, images: Tensor, batch_size: int, memory: str) -> bool:
-    """Set ``model`` lean or not as ``memory`` says; return which.
-
-    ``auto`` is lean for ensembles whose activations, all at once, would take more than half of the
-    free memory; they are measured on the few ``images`` given.
-    """
-    if memory == "auto":
-        lean = activation_bytes(model, images) * batch_size / len(images) > free_memory() / 2
-    else:
-        lean = memory == "lean"
-    set_lean(model, lean)
-    return lean
-
-
-def activation_bytes(model: nn.Module, images: Tensor) -> int:
-    """Return how many bytes the graph of one forward pass keeps, parameters apart."""
-    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    kept: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    flags = [(module, module.training) for module in model.modules()]
-    model.eval()  # BatchNorm statistics and the stream of noise stay as they are
-    with (
-        torch.enable_grad(),
-        without_noise(model),
-        torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x),
-    ):
-        model(images.clone().requires_grad_())
-    for module, flag in flags:
-        module.training = flag
-    return sum(kept.values())

@@ -1,12 +1,18 @@
-"""A run is a folder: config.yaml, metrics.csv, best.safetensors, last/, evaluation.json."""
+"""A run is a folder: config.yaml, metrics.csv, best.safetensors, last/, evaluation.json.
+
+``last/`` holds the network after the last epoch and, until the run is finished, all that resuming
+needs.
+"""
 
 from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 from torch import nn
@@ -24,10 +30,13 @@ from enresnet.models import (
     set_lean,
 )
 from enresnet.randomness import named_generator
+from enresnet.training.checkpoint import checkpoints
+from enresnet.training.engine import PRECISIONS
 from enresnet.training.recipe import Recipe, recipe_from
 from enresnet.training.trainer import Epoch
 
 CHECKPOINTS = ("best", "last")
+LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -41,10 +50,13 @@ class RunConfig:
     limit: int | None = None  # the first images only
     size: int | None = None  # of the images of a folder
     gray: bool = False
+    precision: str = "32"
+    fingerprint: str = ""  # of the images, once they are loaded
     parts: tuple[str, ...] = ()  # the runs it was integrated from, if it was not trained
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "model", canonical_name(self.model))
+        checks.choice("precision", self.precision, PRECISIONS)
         if Path(self.data).is_dir():  # found again from wherever the run is evaluated
             object.__setattr__(self, "data", str(Path(self.data).resolve()))
 
@@ -73,11 +85,8 @@ class Run:
 
     @classmethod
     def create(cls, folder: Path, config: RunConfig) -> Run:
-        """Make a new folder; a run with a network in it is never overwritten."""
-        started = {"config.yaml"}  # all that a run ended before its first epoch leaves
-        if folder.exists() and (
-            not folder.is_dir() or not {path.name for path in folder.iterdir()} <= started
-        ):
+        """Make a new folder; nothing is ever overwritten."""
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise FileExistsError(f"{folder} exists already; choose another --out, or remove it")
         folder.mkdir(parents=True, exist_ok=True)
         values = {
@@ -88,6 +97,63 @@ class Run:
         with replacing(folder / "config.yaml") as temporary:
             temporary.write_text(yaml.safe_dump(values, sort_keys=False))
         return cls(folder, config)
+
+    @classmethod
+    def start(cls, folder: Path, config: RunConfig) -> Run:
+        """Make a new folder, or open the one that the same configuration made before."""
+        if not (folder / "config.yaml").is_file():
+            return cls.create(folder, config)
+        run = cls.open(folder)
+        there, here = _plain(run.config), _plain(config)
+        if there["data"] == here["data"] and there["fingerprint"] != here["fingerprint"]:
+            raise FileExistsError(
+                f"{folder} is a run on other images than those now in {config.data}; "
+                "choose another --out"
+            )
+        differing = [
+            f"{name} {there[name]!r} there, {here[name]!r} here"
+            for name in here
+            if there[name] != here[name]
+        ]
+        if differing:
+            raise FileExistsError(
+                f"{folder} is a run of another configuration ({'; '.join(differing)}): "
+                "choose another --out, or remove it"
+            )
+        return run
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep the folder to one process; the system lets go of it when the process ends."""
+        with (self.folder / LOCK).open("a") as file:
+            if not _take(file):
+                raise FileExistsError(f"{self.folder} is being trained by another process")
+            yield
+
+    @property
+    def running(self) -> bool:
+        """Whether a process is training it now."""
+        path = self.folder / LOCK
+        if not path.is_file():
+            return False
+        try:
+            with path.open("r") as file:
+                return not _take(file)
+        except OSError:
+            return False
+
+    @property
+    def last(self) -> Path:
+        """The folder of the last network and of what resuming needs."""
+        return self.folder / "last"
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing left to train."""
+        whole = self.weights("last").is_file() and not checkpoints(self.last)
+        return whole and (
+            bool(self.config.parts) or len(self.metrics()) == self.config.recipe.epochs
+        )
 
     @classmethod
     def open(cls, folder: Path) -> Run:
@@ -110,18 +176,21 @@ class Run:
         values["parts"] = tuple(values.get("parts", ()))
         return cls(folder, RunConfig(**values, recipe=recipe))
 
-    def record(self, epoch: Epoch) -> None:
-        """Add a line to metrics.csv, readable at any moment."""
-        path = self.folder / "metrics.csv"
-        with path.open("a", newline="") as file:
+    def record(self, epochs: Sequence[Epoch]) -> None:
+        """Write metrics.csv, readable at any moment."""
+        with (
+            replacing(self.folder / "metrics.csv") as temporary,
+            temporary.open("w", newline="") as file,
+        ):
             writer = csv.DictWriter(file, [spec.name for spec in fields(Epoch)])
-            if file.tell() == 0:
-                writer.writeheader()
-            writer.writerow(asdict(epoch))
+            writer.writeheader()
+            writer.writerows(asdict(epoch) for epoch in epochs)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the lines of metrics.csv."""
         words = ("weights", "note")
+        if not (self.folder / "metrics.csv").is_file():
+            return []
         with (self.folder / "metrics.csv").open(newline="") as file:
             return [
                 {
@@ -155,14 +224,43 @@ class Run:
             "best.safetensors" if checkpoint == "best" else "last/model.safetensors"
         )
 
+    def evaluation(self, checkpoint: str) -> dict[str, Any] | None:
+        """Return what evaluation.json says of best or last, if it does."""
+        checks.choice("checkpoint", checkpoint, CHECKPOINTS)
+        found: dict[str, Any] | None = self._evaluations().get(checkpoint)
+        return found
+
+    def _evaluations(self) -> dict[str, Any]:
+        path = self.folder / "evaluation.json"
+        try:
+            stored: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+        except ValueError as error:
+            raise ValueError(f"{path} is not JSON ({error}); remove it") from error
+        return stored
+
     def record_evaluation(self, checkpoint: str, values: dict[str, Any]) -> Path:
         """Store the evaluation of best or last in evaluation.json, beside the other's."""
         path = self.folder / "evaluation.json"
-        try:
-            stored = json.loads(path.read_text()) if path.is_file() else {}
-        except ValueError as error:
-            raise ValueError(f"{path} is not JSON ({error}); remove it") from error
-        stored[checkpoint] = values
+        stored = {**self._evaluations(), checkpoint: values}
         with replacing(path) as temporary:
             temporary.write_text(json.dumps(stored, indent=2) + "\n")
         return path
+
+
+def _plain(config: RunConfig) -> dict[str, Any]:
+    """Return all fields, those of the recipe among them."""
+    values = asdict(config)
+    return {**{f"recipe.{name}": value for name, value in values.pop("recipe").items()}, **values}
+
+
+def _take(file: IO[str]) -> bool:
+    """Return whether an exclusive lock on an open file was to be had."""
+    try:
+        import fcntl
+    except ImportError:  # not on this system: two trainings in one folder are the user's care
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

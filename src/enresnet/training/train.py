@@ -1,39 +1,238 @@
-"""One call from a configuration to a finished run folder."""
+"""One call from a configuration to a finished run folder, through whatever stops it on the way."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
-from enresnet.progress import progress_bar
+import torch
+
+from enresnet import checks
+from enresnet.processes import first_process
+from enresnet.training.checkpoint import checkpoints, newest_checkpoint, write_checkpoint
+from enresnet.training.engine import Engine, LostProcessError
+from enresnet.training.interruption import (
+    InterruptedTrainingError,
+    Interruption,
+    interruption,
+)
 from enresnet.training.run import Run, RunConfig
-from enresnet.training.trainer import Epoch, Trainer
+from enresnet.training.trainer import Epoch, Step, Trainer
+from enresnet.training.watcher import Picture, TensorBoard, Watcher
+
+SHORTEST = 10.0  # seconds between two checkpoints, unless told
+SHARE = 0.01  # of the time that checkpoints may take
+AT_EPOCH = 1.0  # seconds since the last checkpoint that make one worth its while after an epoch
 
 
 def train(
     config: RunConfig,
     out: Path,
     *,
-    report: Callable[[Epoch], None] = lambda _: None,
-    progress: bool | None = None,
+    engine: Engine | None = None,
+    checkpoint_every: float | None = None,
+    watchers: Sequence[Watcher] = (),
 ) -> Run:
-    """Train as ``config`` says into the folder ``out``; ``report`` hears of every epoch.
+    """Train as ``config`` says into the folder ``out``, or go on with what the same call began.
 
     The network with the best validation accuracy (robust, where the objective is) and the last one
-    are kept.
+    are kept. All that resuming needs is stored every ``checkpoint_every`` seconds; by default every
+    ten, or as seldom as it takes to spend less than a hundredth of the time on it. A run that is
+    finished is left as it is.
     """
+    if checkpoint_every is not None:
+        checks.number("checkpoint_every", checkpoint_every, low=0)
+    if engine is None:
+        engine = Engine(precision=config.precision)
     data = config.load_data()
-    model = config.create_model(data)
-    trainer = Trainer(model, data, config.recipe, seed=config.seed)
-    run = Run.create(out, config)
-    best = -1.0
-    work = config.recipe.epochs * len(data.train)
-    with progress_bar(f"training {config.model}", work, unit="images", show=progress) as advance:
-        for epoch in trainer.epochs(advance):
-            run.record(epoch)
-            run.save("last", trainer.result)
-            if epoch.score is not None and epoch.score > best:
-                best = epoch.score
-                run.save("best", trainer.result)
-            report(epoch)
+    data.check_classes()
+    config = replace(config, fingerprint=data.fingerprint)
+    with ExitStack() as stack:
+        run = Run(out, config)
+        first = first_process()
+        if first:
+            run = Run.start(out, config)
+            if run.finished:
+                return run
+            stack.enter_context(run.locked())
+        engine.launch()
+        asked = stack.enter_context(interruption())
+        model = config.create_model(data)
+        trainer = Trainer(
+            model,
+            data,
+            config.recipe,
+            seed=config.seed,
+            engine=engine,
+            stop_asked=lambda: asked.number > 0,
+        )
+        keeper = Keeper(run, trainer, asked, checkpoint_every)
+        resumed = keeper.resume()
+        extra = [Picture(), *([TensorBoard()] if TensorBoard.installed() else [])]
+        listening = [*watchers, *extra] if first else []
+        stack.enter_context(_told(keeper, engine))
+        for watcher in listening:
+            watcher.begin(run, trainer, keeper.epochs, resumed)
+            stack.callback(watcher.end)
+
+        def after_step(step: Step) -> None:
+            for watcher in listening:
+                watcher.step(step)
+            keeper.after_step(step)
+
+        for epoch in trainer.epochs(after_step):
+            keeper.after_epoch(epoch)
+            for watcher in listening:
+                watcher.epoch(epoch)
+        keeper.finish()
     return run
+
+
+class Keeper:
+    """Writes a run's folder, in the first process alone, and reads it in all of them."""
+
+    def __init__(
+        self, run: Run, trainer: Trainer, asked: Interruption, every: float | None
+    ) -> None:
+        self._run, self._trainer, self._asked, self._every = run, trainer, asked, every
+        self._first = trainer.engine.rank == 0
+        self._alone = trainer.engine.processes == 1
+        self.epochs: list[Epoch] = []
+        self._best = -1.0
+        self._saved, self._cost = time.monotonic(), 0.0
+        self.step = 0  # the last that is stored
+
+    def resume(self) -> str:
+        """Put the trainer where the newest whole checkpoint stands; return from where, or ''."""
+        state = newest_checkpoint(self._run.last)
+        if state is None:
+            if checkpoints(self._run.last):
+                raise ValueError(
+                    f"no checkpoint in {self._run.last} is whole; remove the folder to start anew"
+                )
+            return ""
+        tensors, facts = state
+        self._trainer.restore(tensors, facts)
+        self.epochs = [Epoch(**values) for values in facts["epochs"]]
+        self._best, self.step = facts["best"], self._trainer.steps_done
+        if self._first:
+            self._run.record(self.epochs)
+        at = self._trainer.progress
+        return (
+            f"resuming from step {self.step} (epoch {at.epoch + 1}, step {at.step} of "
+            f"{self._trainer.steps}), saved {facts['saved']}"
+        )
+
+    def after_step(self, step: Step) -> None:
+        """Store the state if it is time; end if that was asked for."""
+        self._asked.at_once = False
+        if step.stop:
+            self._save()
+            raise self._asked.error()
+        if self._due(step.closes_epoch):
+            self._save()
+        # Until the next step there is only validation, which can be done again. Other processes
+        # would wait in vain.
+        stored = self.step == self._trainer.steps_done
+        self._asked.at_once = step.closes_epoch and stored and self._alone
+
+    def after_epoch(self, epoch: Epoch) -> None:
+        """Store the networks and the metrics."""
+        self.epochs.append(epoch)
+        better = epoch.score is not None and epoch.score > self._best
+        if better:
+            assert epoch.score is not None
+            self._best = epoch.score
+        if not self._first:
+            return
+        if better:
+            self._run.save("best", self._trainer.result)
+        self._run.save("last", self._trainer.result)
+        self._run.record(self.epochs)
+        if self._due(True):
+            self._save()
+
+    def finish(self) -> None:
+        """Remove what only resuming needs."""
+        self._asked.at_once = False
+        if self._first:
+            for path in checkpoints(self._run.last):
+                path.unlink()
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder."""
+        return self._run.folder
+
+    @property
+    def kept(self) -> str:
+        """What a user can count on after an error."""
+        if not self.step:
+            return "nothing was stored yet"
+        return f"the state of step {self.step} is kept in {self._run.folder}"
+
+    @property
+    def how_to_resume(self) -> str:
+        """What a user can type."""
+        return f"run the same command again, or enresnet resume {self._run.folder}"
+
+    def _due(self, epoch_ends: bool) -> bool:
+        every, least = self._every, 0.0
+        if every is None:
+            every, least = SHORTEST, self._cost / SHARE
+        if epoch_ends:
+            every = min(every, AT_EPOCH)
+        return time.monotonic() - self._saved >= max(every, least)
+
+    def _save(self) -> None:
+        start, trainer = time.monotonic(), self._trainer
+        if self._first:
+            tensors = trainer.tensors()
+            odd = [name for name, value in tensors.items() if not torch.isfinite(value).all()]
+            if odd:
+                raise FloatingPointError(
+                    f"{odd[0]} is no longer finite after step {trainer.steps_done}; "
+                    "try a smaller learning_rate"
+                )
+            facts = {
+                **trainer.facts(),
+                "epochs": [asdict(epoch) for epoch in self.epochs],
+                "best": self._best,
+                "saved": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            }
+            write_checkpoint(self._run.last, trainer.steps_done, tensors, facts)
+        self.step = trainer.steps_done
+        self._saved = time.monotonic()
+        self._cost = self._saved - start
+
+
+@contextmanager
+def _told(keeper: Keeper, engine: Engine) -> Iterator[None]:
+    """Add to what ends a training what is kept, and how to go on."""
+    try:
+        yield
+    except InterruptedTrainingError as error:
+        error.args = (f"interrupted: {keeper.kept}; to go on, {keeper.how_to_resume}",)
+        raise
+    except FloatingPointError as error:
+        raise FloatingPointError(f"{error}; {keeper.kept}") from error
+    except (OSError, RuntimeError) as error:
+        if engine.is_lost(error):
+            raise LostProcessError(
+                f"another process of this training ended, so process {engine.rank} stops too: "
+                f"{keeper.kept}; to go on, {keeper.how_to_resume}"
+            ) from error
+        if isinstance(error, OSError):
+            raise OSError(
+                f"cannot write to {keeper.folder}: {error.strerror or error}; {keeper.kept}; "
+                f"once that is mended, {keeper.how_to_resume}"
+            ) from error
+        if "out of memory" in str(error) or "can't allocate memory" in str(error):
+            raise MemoryError(
+                f"out of memory: try memory=lean or a smaller batch_size ({keeper.kept})"
+            ) from error
+        raise

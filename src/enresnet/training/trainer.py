@@ -1,4 +1,9 @@
-"""The training loop (Algorithm 1): batches, one objective, SGD, a validation after each epoch."""
+"""The training loop (Algorithm 1): batches, one objective, SGD, a validation after each epoch.
+
+Every random choice of a step is drawn anew from the seed, the step and the process: where the loop
+stands says all about its randomness, and a training that goes on from a stored state takes the same
+steps as one that was never interrupted.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +11,49 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from enresnet.data import DataSet
-from enresnet.evaluation import evaluate
-from enresnet.models import Ensemble, seed_noise
-from enresnet.randomness import named_generator
+from enresnet.evaluation import evaluate, score
+from enresnet.models import Ensemble
+from enresnet.models.noise import NoiseStream, share_stream
+from enresnet.randomness import named_generator, named_seed
 from enresnet.training.averaging import WeightAverage
 from enresnet.training.awp import perturbed_weights
+from enresnet.training.batches import share_of, step_rows
+from enresnet.training.engine import Engine
 from enresnet.training.guard import CollapseGuard
-from enresnet.training.joint import LearnedWeights, choose_memory
-from enresnet.training.objectives import OBJECTIVES, training_attack
+from enresnet.training.joint import LearnedWeights
+from enresnet.training.memory import choose_memory
+from enresnet.training.objectives import OBJECTIVES, Objective, training_attack
 from enresnet.training.recipe import Recipe
 from enresnet.training.schedule import one_cycle_rate, step_rate
+
+GLANCE = 20  # steps between two looks at the natural accuracy of a batch
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where training stands after a step, over all processes; accuracies on the last batch."""
+
+    epoch: int
+    step: int  # within the epoch, from 1
+    steps: int  # of the epoch
+    images: int  # of this step
+    loss: float
+    learning_rate: float
+    natural: float | None  # of the last batch that was looked at
+    robust: float | None
+    stop: bool = False  # some process was asked to end
+
+    @property
+    def closes_epoch(self) -> bool:
+        """Whether a validation comes next."""
+        return self.step == self.steps
 
 
 @dataclass(frozen=True)
@@ -31,7 +63,8 @@ class Epoch:
     epoch: int
     learning_rate: float  # at the end
     train_loss: float
-    train_accuracy: float
+    train_natural: float | None  # on every 20th batch, for robust objectives
+    train_robust: float | None
     validation_natural: float | None  # None: not validated
     validation_robust: float | None
     images_per_second: float
@@ -46,26 +79,66 @@ class Epoch:
         return self.validation_natural if robust is None else robust
 
 
+@dataclass
+class Progress:
+    """Where the loop stands, and what it has summed up in the epoch at hand."""
+
+    epoch: int = 0  # whole epochs done
+    step: int = 0  # steps done of the next
+    seconds: float = 0.0
+    loss: float = 0.0
+    right: float = 0.0
+    images: float = 0.0
+    natural_right: float = 0.0
+    natural_images: float = 0.0
+
+
 class Trainer:
     """Trains ``model`` on ``data`` as ``recipe`` says; ``seed`` fixes every random choice.
 
     Iterate over :meth:`epochs`; between two epochs :attr:`result`, the network that is validated
-    and kept, may be saved or looked at.
+    and kept, may be saved or looked at. ``engine`` says on which device, in which precision and
+    with how many processes; by default with one, where the model is. ``stop_asked`` is heard after
+    every step, and what one process hears all are told.
     """
 
-    def __init__(self, model: nn.Module, data: DataSet, recipe: Recipe, *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        data: DataSet,
+        recipe: Recipe,
+        *,
+        seed: int = 0,
+        engine: Engine | None = None,
+        stop_asked: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._stop_asked = stop_asked
+        self.engine = Engine.for_model(model) if engine is None else engine
+        if self.engine.sync_batchnorm:
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
         self.model, self.data, self.recipe, self._seed = model, data, recipe, seed
-        self._order = named_generator(seed, "order")
-        self._augment = named_generator(seed, "augmentation")
-        seed_noise(model, named_generator(seed, "noise"))
-        self.objective = OBJECTIVES[recipe.objective](recipe, named_generator(seed, "attack"))
-        self.optimiser = torch.optim.SGD(
+        self._check_shares()
+        self._augment, self._attack = torch.Generator(), torch.Generator()
+        self._noise = NoiseStream(named_generator(seed, "noise"))
+        share_stream(model, self._noise)
+        self.objective = OBJECTIVES[recipe.objective](recipe, self._attack)
+        few, _ = data.train.batch(slice(2))
+        self.lean = choose_memory(
+            model.to(self.engine.device),
+            few.to(self.engine.device),
+            min(recipe.batch_size, len(data.train)),
+            recipe.memory,
+        )
+        self._optimiser = torch.optim.SGD(
             model.parameters(),
             lr=recipe.learning_rate,
             momentum=recipe.momentum,
             nesterov=recipe.momentum > 0,
             weight_decay=recipe.weight_decay,
         )
+        self._loss = _Loss(model, self.objective)
+        self._forward, self._stepper = self.engine.prepare(self._loss, self._optimiser)
+        # Only now: the processes started with the weights of the first when they were prepared.
         self._average = (
             WeightAverage(model, recipe.ema, named_generator(seed, "average noise"))
             if recipe.ema > 0
@@ -75,56 +148,180 @@ class Trainer:
             LearnedWeights(model, recipe.weight_step) if recipe.weight_step > 0 else None
         )
         self._loss_scale = count_members(model) if recipe.compensate else 1
-        few, _ = data.train.batch(slice(2))
-        device = next(model.parameters()).device
-        self.lean = choose_memory(model, few.to(device), recipe.batch_size, recipe.memory)
         guarded = self.objective.one_step
         self._guard = CollapseGuard(data.validation, recipe, seed) if guarded else None
+        self.progress = Progress()
+        self._natural: float | None = None
 
     @property
     def result(self) -> nn.Module:
         """The network that is validated and kept: the averaged one where there is one."""
         return self.model if self._average is None else self._average.model
 
-    def epochs(self, advance: Callable[[int], None] = lambda _: None) -> Iterator[Epoch]:
-        """Train epoch by epoch; ``advance`` hears of every batch of training images."""
-        for epoch in range(self.recipe.epochs):
-            yield self._epoch(epoch, advance)
+    @property
+    def steps(self) -> int:
+        """The number of steps of an epoch."""
+        return len(step_rows(len(self.data.train), self._step_size, self.engine.processes))
 
-    def _epoch(self, epoch: int, advance: Callable[[int], None]) -> Epoch:
-        start = time.monotonic()
+    @property
+    def steps_done(self) -> int:
+        """The number of steps taken since the start."""
+        return self.progress.epoch * self.steps + self.progress.step
+
+    def epochs(self, after_step: Callable[[Step], None] = lambda _: None) -> Iterator[Epoch]:
+        """Train epoch by epoch, from where the loop stands; ``after_step`` hears of every step."""
+        while self.progress.epoch < self.recipe.epochs:
+            yield self._epoch(after_step)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all tensors that decide how the training goes on."""
+        guarded = {} if self._guard is None else self._guard.tensors()
+        gathered = {} if self._weights is None else {"weights": self._weights.gathered}
+        return {**self._network_tensors(), **_prefixed("guard", guarded), **gathered}
+
+    def facts(self) -> dict[str, Any]:
+        """Return the rest of what decides how the training goes on, as plain JSON."""
+        return {
+            "progress": asdict(self.progress),
+            "natural": self._natural,
+            "guard": None if self._guard is None else self._guard.best,
+            "precision": self.engine.precision_state(),
+            "processes": self.engine.processes,
+        }
+
+    def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        """Go on from where :meth:`tensors` and :meth:`facts` were taken."""
+        if facts["processes"] != self.engine.processes:
+            raise ValueError(
+                f"the run was trained by {facts['processes']} processes and cannot go on with "
+                f"{self.engine.processes}: its batches would be others"
+            )
+        self._load_network(tensors)
+        if self._guard is not None:
+            if facts["guard"] is None:
+                self._go_on_with_pgd()
+            else:
+                self._guard.restore_state(_without_prefix("guard", tensors), facts["guard"])
+        if self._weights is not None:
+            self._weights.gathered.copy_(tensors["weights"])
+        self.engine.load_precision_state(facts["precision"])
+        self.progress = Progress(**facts["progress"])
+        self._natural = facts["natural"]
+
+    def _network_tensors(self) -> dict[str, Tensor]:
+        momenta = {
+            name: self._optimiser.state[parameter]["momentum_buffer"]
+            for name, parameter in self.model.named_parameters()
+            if self._optimiser.state.get(parameter, {}).get("momentum_buffer") is not None
+        }
+        average = {} if self._average is None else self._average.model.state_dict()
+        return {
+            **_prefixed("model", self.model.state_dict()),
+            **_prefixed("average", average),
+            **_prefixed("momentum", momenta),
+        }
+
+    def _load_network(self, tensors: dict[str, Tensor]) -> None:
+        self.model.load_state_dict(_without_prefix("model", tensors))
+        if self._average is not None:
+            self._average.model.load_state_dict(_without_prefix("average", tensors))
+        momenta = _without_prefix("momentum", tensors)
+        self._optimiser.state.clear()
+        for name, parameter in self.model.named_parameters():
+            if name in momenta:
+                momentum = momenta[name].to(parameter.device, copy=True)
+                self._optimiser.state[parameter]["momentum_buffer"] = momentum
+
+    @property
+    def _step_size(self) -> int:
+        return self.recipe.batch_size * self.engine.processes
+
+    def _check_shares(self) -> None:
+        if len(self.data.train) < self.engine.processes:
+            raise ValueError(
+                f"devices must not be more than training images: found {self.engine.processes} "
+                f"processes for {len(self.data.train)} images"
+            )
+
+    def _epoch(self, after_step: Callable[[Step], None]) -> Epoch:
+        at = self.progress
         self.model.train()
-        if self.recipe.reset_momentum:
-            self.optimiser.state.clear()
-        loss_sum, right, rate, count = 0.0, 0, 0.0, len(self.data.train)
-        steps = -(-count // self.recipe.batch_size)
-        for step, (images, labels) in enumerate(self._batches()):
-            rate = self._rate(epoch, (step + 1) / steps)
-            loss, logits = self._step(images, labels, rate)
-            if not math.isfinite(loss):
-                raise FloatingPointError(
-                    f"the loss became {loss} in epoch {epoch + 1}, step {step + 1}; "
-                    "try a smaller learning_rate"
-                )
-            loss_sum += loss * len(images)
-            right += int((logits.argmax(dim=1) == labels).sum())
-            advance(len(images))
-        trained = time.monotonic() - start
-        weights = [] if self._weights is None else self._weights.step()
-        note = self._watch_for_collapse(epoch)
-        natural, robust = self._validate(epoch)
-        return Epoch(
-            epoch=epoch + 1,
-            learning_rate=rate,
-            train_loss=loss_sum / count,
-            train_accuracy=right / count,
+        if self.recipe.reset_momentum and at.step == 0:
+            self._optimiser.state.clear()
+        order = torch.randperm(
+            len(self.data.train), generator=named_generator(self._seed, f"order {at.epoch}")
+        )
+        rows = step_rows(len(order), self._step_size, self.engine.processes)
+        for number in range(at.step, len(rows)):
+            after_step(self._step(order[rows[number]], number, len(rows)))
+        ended = time.monotonic()
+        weights = [] if self._weights is None else self._weights.step(self.engine)
+        note = self._watch_for_collapse()
+        natural, robust = self._validate()
+        robust_training = self.objective.robust
+        share = at.right / at.images
+        seen = at.natural_right / at.natural_images if at.natural_images else None
+        epoch = Epoch(
+            epoch=at.epoch + 1,
+            learning_rate=self._rate(at.epoch, 1.0),
+            train_loss=at.loss / at.images,
+            train_natural=seen if robust_training else share,
+            train_robust=share if robust_training else None,
             validation_natural=natural,
             validation_robust=robust,
-            images_per_second=count / trained,
-            seconds=time.monotonic() - start,
+            images_per_second=at.images / at.seconds,
+            seconds=at.seconds + time.monotonic() - ended,
             weights=" ".join(f"{weight:.4f}" for weight in weights),
             note=note,
         )
+        self.progress = Progress(epoch=at.epoch + 1)
+        return epoch
+
+    def _step(self, rows: Tensor, number: int, steps: int) -> Step:
+        """Take one step of all processes, of which this one brings its share of the images."""
+        start, at = time.monotonic(), self.progress
+        self._seed_step(at.epoch, number)
+        images, labels = self._batch(rows[share_of(len(rows), self.engine)])
+        rate = self._rate(at.epoch, (number + 1) / steps)
+        loss, right, stop = self._update(images, labels, len(rows), rate)
+        if not math.isfinite(loss):
+            raise FloatingPointError(
+                f"the loss became {loss} in epoch {at.epoch + 1}, step {number + 1}; "
+                "try a smaller learning_rate"
+            )
+        at.loss += loss * len(rows)
+        at.right += right
+        at.images += len(rows)
+        if not self.objective.robust:
+            self._natural = right / len(rows)
+        elif number % GLANCE == 0:
+            self._glance(images, labels, len(rows))
+        at.step = number + 1
+        at.seconds += time.monotonic() - start
+        return Step(
+            epoch=at.epoch + 1,
+            step=at.step,
+            steps=steps,
+            images=len(rows),
+            loss=loss,
+            learning_rate=rate,
+            natural=self._natural,
+            robust=right / len(rows) if self.objective.robust else None,
+            stop=stop,
+        )
+
+    def _seed_step(self, epoch: int, number: int) -> None:
+        where = f"{epoch} {number} {self.engine.rank}"
+        self._augment.manual_seed(named_seed(self._seed, f"augmentation {where}"))
+        self._attack.manual_seed(named_seed(self._seed, f"attack {where}"))
+        self._noise.manual_seed(named_seed(self._seed, f"noise {where}"))
+
+    def _batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        train, device = self.data.train, self.engine.device
+        pixels = train.pixels[rows]
+        if self.recipe.augment:
+            pixels = self.data.augmentation(pixels, self._augment)
+        return train.in_unit_range(pixels).to(device), train.labels[rows].to(device)
 
     def _rate(self, epoch: int, within: float) -> float:
         """Return the rate: step changes between epochs, one_cycle with every step."""
@@ -134,80 +331,152 @@ class Trainer:
                 epoch / recipe.epochs, base=recipe.learning_rate, milestones=recipe.milestones
             )
         # Half a step back: neither the first nor the last rate is 0.
-        done = epoch + within - 0.5 / max(1, len(self.data.train) // recipe.batch_size)
+        done = epoch + within - 0.5 / self.steps
         return one_cycle_rate(
             done / recipe.epochs, peak=recipe.learning_rate, warm_up=recipe.warm_up
         )
 
-    def _step(self, images: Tensor, labels: Tensor, rate: float) -> tuple[float, Tensor]:
-        """Update the weights once; return the loss and the logits of the images trained on."""
-        for group in self.optimiser.param_groups:
+    def _update(
+        self, images: Tensor, labels: Tensor, count: int, rate: float
+    ) -> tuple[float, float, bool]:
+        """Update the weights once.
+
+        Return, over all processes, the loss, how many were right, and whether any is to stop.
+        """
+        for group in self._optimiser.param_groups:
             group["lr"] = rate
         objective, gamma = self.objective, self.recipe.awp
-        crafted = objective.craft(self.model, images, labels)
+        # DDP takes the mean over processes; a smaller share of the images weighs less.
+        share = len(images) * self.engine.processes / count
+        with self.engine.autocast():
+            crafted = objective.craft(self.model, images, labels)
         with ExitStack() as stack:
             if gamma > 0:
-                moved = perturbed_weights(
-                    objective, self.model, images, crafted, labels, gamma=gamma
-                )
-                stack.enter_context(moved)
+                with self.engine.autocast():
+                    moved = perturbed_weights(
+                        objective,
+                        self.model,
+                        (images, crafted, labels),
+                        gamma=gamma,
+                        reduce=lambda gradient: self.engine.sum_over_processes(gradient * share),
+                    )
+                    stack.enter_context(moved)
             if self._weights is not None:
                 stack.enter_context(self._weights.watching(crafted))
-            loss, logits = objective.loss(self.model, images, crafted, labels)
-            self.optimiser.zero_grad()
-            (loss * self._loss_scale).backward()
+            loss, logits = self._forward(_Batch(images, crafted, labels))
+            self._stepper.zero_grad()
+            self.engine.backward(loss * (self._loss_scale * share))
+        right = (logits.argmax(dim=1) == labels).sum()
+        total, hits, stop = self._exchange(loss.detach() * len(images), right)
+        if not math.isfinite(total):
+            return total, hits, stop  # before the weights are touched
         if self._weights is not None:
             self._weights.gather(labels)
-        self.optimiser.step()
+        self._stepper.step()
         if self._average is not None:
-            self._average.update(self.model)
-        return loss.item(), logits.detach()
+            self._average.update(self.model, self.steps_done)
+        return total / count, hits, stop
 
-    def _watch_for_collapse(self, epoch: int) -> str:
+    def _exchange(self, loss: Tensor, right: Tensor) -> tuple[float, float, bool]:
+        """Return both summed over the processes; BatchNorm statistics become their mean."""
+        stop = self._stop_asked()
+        if self.engine.processes == 1:
+            return loss.item(), right.item(), stop
+        buffers = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
+        own = torch.stack([loss, right, torch.full_like(loss, stop)])
+        parts = [own, *(buffer.flatten() for buffer in buffers)]
+        total = self.engine.sum_over_processes(torch.cat([part.double() for part in parts]))
+        sizes = [buffer.numel() for buffer in buffers]
+        for buffer, mean in zip(
+            buffers, (total[3:] / self.engine.processes).split(sizes), strict=True
+        ):
+            buffer.copy_(mean.view_as(buffer))
+        return total[0].item(), total[1].item(), total[2].item() > 0
+
+    def _glance(self, images: Tensor, labels: Tensor, count: int) -> None:
+        """Look at the natural accuracy of a batch."""
+        with self.engine.autocast():
+            right = score(self.model, images, labels).sum()
+        hits = self.engine.sum_over_processes(right.to(self.engine.device)).item()
+        self.progress.natural_right += hits
+        self.progress.natural_images += count
+        self._natural = hits / count
+
+    def _watch_for_collapse(self) -> str:
         """Go back, and on with PGD-2, if the network has collapsed; return what happened."""
         if self._guard is None:
             return ""
-        parts = {"model": self.model, "optimiser": self.optimiser}
-        if self._average is not None:
-            parts["average"] = self._average.model
-        happened = self._guard.collapsed(self.model)
+        self._noise.manual_seed(named_seed(self._seed, f"guard noise {self.progress.epoch}"))
+        with self.engine.autocast():
+            happened = self._guard.collapsed(self.model, self.engine)
         if happened is None:
-            self._guard.keep(parts)
+            self._guard.keep(self._network_tensors())
             return ""
-        self._guard.restore(parts)
-        safer = self._guard.safer_recipe()
-        self.objective = OBJECTIVES["pgd"](safer, named_generator(self._seed, f"attack {epoch}"))
-        self._guard = None
+        self._load_network(self._guard.tensors())
+        self._go_on_with_pgd()
         return f"{happened}; back to the last good epoch, and on with PGD-2"
 
-    def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        train, device = self.data.train, next(self.model.parameters()).device
-        order = torch.randperm(len(train), generator=self._order)
-        for rows in order.split(self.recipe.batch_size):
-            pixels = train.pixels[rows]
-            if self.recipe.augment:
-                pixels = self.data.augmentation(pixels, self._augment)
-            yield train.in_unit_range(pixels).to(device), train.labels[rows].to(device)
+    def _go_on_with_pgd(self) -> None:
+        assert self._guard is not None
+        safer = self._guard.safer_recipe()
+        self._guard = None
+        self.objective = self._loss.objective = OBJECTIVES["pgd"](safer, self._attack)
 
-    def _validate(self, epoch: int) -> tuple[float | None, float | None]:
+    def _validate(self) -> tuple[float | None, float | None]:
         """Return natural accuracy and, for robust objectives, accuracy under the same attack.
 
-        The same random starts every time, so that epochs can be compared.
+        The same random starts every time, so that epochs can be compared. Each process takes its
+        share of the images.
         """
-        last = epoch + 1 == self.recipe.epochs
-        if not last and epoch + 1 < self.recipe.validate_from * self.recipe.epochs:
+        epoch, recipe = self.progress.epoch, self.recipe
+        last = epoch + 1 == recipe.epochs
+        if not last and epoch + 1 < recipe.validate_from * recipe.epochs:
             return None, None
-        attack = training_attack(self.recipe, named_generator(self._seed, "validation attack"))
-        result = evaluate(
-            self.result,
-            self.data.validation.first(self.recipe.validation_images),
-            [attack] if self.objective.robust else [],
-            draws=1,
-            batch_size=self.recipe.batch_size,
-            progress=False,
+        where = f"{epoch} {self.engine.rank}"
+        stream = NoiseStream(named_generator(self._seed, f"validation noise {where}"))
+        before = self._noise
+        share_stream(self.result, stream)
+        images = self.data.validation.first(recipe.validation_images)
+        own = share_of(len(images), self.engine)
+        attack = training_attack(
+            recipe, named_generator(self._seed, f"validation attack {self.engine.rank}")
         )
-        robust = result.robust[attack.name].accuracy if self.objective.robust else None
-        return result.natural.accuracy, robust
+        right = torch.zeros(2, dtype=torch.float64, device=self.engine.device)
+        if own.stop > own.start:
+            with self.engine.autocast():
+                result = evaluate(
+                    self.result,
+                    images.subset(own),
+                    [attack] if self.objective.robust else [],
+                    draws=1,
+                    batch_size=recipe.batch_size,
+                    progress=False,
+                )
+            right[0] = result.natural.scores.sum()
+            if self.objective.robust:
+                right[1] = result.robust[attack.name].scores.sum()
+        share_stream(self.model, before)
+        natural, robust = (self.engine.sum_over_processes(right) / len(images)).tolist()
+        return natural, robust if self.objective.robust else None
+
+
+class _Batch:
+    """What the loss needs. Not a tuple: Fabric would round the images of one to its precision."""
+
+    def __init__(self, images: Tensor, crafted: Tensor, labels: Tensor) -> None:
+        self.images, self.crafted, self.labels = images, crafted, labels
+
+
+class _Loss(nn.Module):
+    """The objective's loss as one forward pass, however many it makes: DDP counts on one."""
+
+    def __init__(self, model: nn.Module, objective: Objective) -> None:
+        super().__init__()
+        self.model, self.objective = model, objective
+
+    def forward(self, batch: _Batch) -> tuple[Tensor, Tensor]:
+        """Return the mean loss and the logits of the crafted images."""
+        return self.objective.loss(self.model, batch.images, batch.crafted, batch.labels)
 
 
 def count_members(model: nn.Module) -> int:
@@ -215,3 +484,16 @@ def count_members(model: nn.Module) -> int:
     if isinstance(model, Ensemble):
         return sum(count_members(member) for member in model.members)
     return 1
+
+
+def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}/{name}": tensor for name, tensor in tensors.items()}
+
+
+def _without_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    start = f"{prefix}/"
+    return {
+        name.removeprefix(start): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(start)
+    }

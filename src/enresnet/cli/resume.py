@@ -1,0 +1,33 @@
+"""``enresnet resume RUN``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from enresnet.cli.train import Hardware, train_and_tell
+from enresnet.files import writable
+from enresnet.training import Run
+
+
+def command(
+    run: tyro.conf.Positional[Path],
+    *,
+    hardware: Annotated[Hardware, tyro.conf.arg(name="")],
+    json: Path | None = None,
+) -> None:
+    """Go on with a training that was stopped, as its config.yaml says.
+
+    Args:
+        run: The folder that enresnet train made.
+        hardware: Where it runs; the number of processes must be the same as before.
+        json: Also write the epochs to this file.
+    """
+    if json is not None:
+        writable(json)
+    opened = Run.open(run)
+    if opened.config.parts:
+        raise ValueError(f"{run} was integrated from other runs; there is nothing to train")
+    train_and_tell(opened.config, run, hardware, json)

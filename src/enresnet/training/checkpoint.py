@@ -1,0 +1,86 @@
+"""All that resuming needs, in one safetensors file: written whole, checked when read.
+
+``last/step-00001234.safetensors`` holds the tensors, and in its header plain JSON and a SHA-256
+digest of both. The newest two are kept, so that a damaged one costs no more than one interval.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from enresnet.files import replacing
+
+FORMAT = "enresnet-state-1"
+KEPT = 2
+
+
+def write_checkpoint(
+    folder: Path, step: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
+) -> Path:
+    """Write the state after ``step`` steps; older ones but the last go."""
+    folder.mkdir(exist_ok=True)
+    # clone: safetensors refuses tensors that share memory, as those of a repeated member do.
+    whole = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    text = json.dumps(dict(facts))
+    header = {"format": FORMAT, "facts": text, "sha256": _digest(whole, text)}
+    path = _path(folder, step)
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        file.write(save(whole, header))
+        file.flush()
+        os.fsync(file.fileno())  # a rename must not overtake the data when the machine dies
+    for old in checkpoints(folder)[:-KEPT]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def newest_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """Return the newest state that is whole, with a warning for every newer one that is not."""
+    for path in reversed(checkpoints(folder)):
+        try:
+            return _read(path)
+        except (SafetensorError, ValueError, KeyError, OSError) as error:
+            warnings.warn(
+                f"{path} is damaged ({error}); going on from the one before", stacklevel=2
+            )
+    return None
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints in a folder, the oldest first."""
+    return sorted(folder.glob("step-*.safetensors"))
+
+
+def _path(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:010d}.safetensors"
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    with safe_open(path, framework="pt") as file:
+        header = file.metadata() or {}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if header.get("format") != FORMAT:
+        raise ValueError(f"its format is {header.get('format')!r}, not {FORMAT!r}")
+    if header["sha256"] != _digest(tensors, header["facts"]):
+        raise ValueError("its content does not match its digest")
+    return tensors, json.loads(header["facts"])
+
+
+def _digest(tensors: Mapping[str, Tensor], facts: str) -> str:
+    digest = hashlib.sha256(facts.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        content: Any = tensor.reshape(-1).view(torch.uint8).numpy()
+        digest.update(content)
+    return digest.hexdigest()

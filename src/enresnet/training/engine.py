@@ -1,0 +1,158 @@
+"""Where training runs: device, precision and processes, through Lightning Fabric.
+
+``batch_size`` counts the images of one process: two processes make a step of twice as many. The
+attack needs no word between processes; a step has two exchanges, of the gradients (by DDP) and of
+one short vector with the loss, the counts and BatchNorm's running statistics.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from enresnet import checks
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+ACCELERATORS = ("auto", "cpu", "cuda", "gpu", "mps")
+PRECISIONS = ("32", "bf16-mixed", "16-mixed")
+
+
+class LostProcessError(ConnectionError):
+    """Another process of the same training is gone."""
+
+
+class Engine:
+    """One process's view of the hardware.
+
+    With ``devices`` above 1 the first process starts the others by running its own command again;
+    under torchrun and SLURM they are there already.
+    """
+
+    def __init__(
+        self,
+        *,
+        accelerator: str = "auto",
+        devices: int | list[int] = 1,
+        nodes: int = 1,
+        precision: str = "32",
+        sync_batchnorm: bool = False,
+    ) -> None:
+        checks.choice("accelerator", accelerator, ACCELERATORS)
+        checks.choice("precision", precision, PRECISIONS)
+        count = devices if isinstance(devices, int) else len(devices)
+        self.processes = checks.integer("devices", count, low=1) * checks.integer(
+            "nodes", nodes, low=1
+        )
+        self.precision, self.sync_batchnorm = precision, sync_batchnorm
+        if precision == "16-mixed" and not _has_gpu(accelerator):
+            raise ValueError("precision 16-mixed needs a GPU; on a CPU take bf16-mixed")
+        if sync_batchnorm and not _has_gpu(accelerator):
+            raise ValueError(
+                "sync_batchnorm needs GPUs: on CPUs torch has only statistics of one process each"
+            )
+        self._fabric = _fabric(accelerator, devices, nodes, self.processes, precision)
+
+    @classmethod
+    def for_model(cls, model: nn.Module) -> Engine:
+        """Return an engine of one process where the model's parameters are."""
+        device = next(model.parameters()).device
+        return cls(accelerator=device.type, devices=1 if device.index is None else [device.index])
+
+    def launch(self) -> None:
+        """Start the other processes, if there are to be any; each goes on from here."""
+        self._fabric.launch()
+
+    @property
+    def device(self) -> torch.device:
+        """Where this process computes."""
+        return self._fabric.device
+
+    @property
+    def rank(self) -> int:
+        """The number of this process; 0 writes files and speaks."""
+        return self._fabric.global_rank
+
+    def prepare(
+        self, module: nn.Module, optimiser: torch.optim.Optimizer
+    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+        """Return both as they are to be called: in precision, and exchanging gradients."""
+        wrapped, stepper = self._fabric.setup(module, optimiser)
+        return wrapped, stepper
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Return the context in which attacks meet the model."""
+        context: AbstractContextManager[None] = self._fabric.autocast()
+        return context
+
+    def backward(self, loss: Tensor) -> None:
+        """Compute gradients, scaled where the precision needs it."""
+        self._fabric.backward(loss)
+
+    def sum_over_processes(self, values: Tensor) -> Tensor:
+        """Return the sum of all processes' values."""
+        if self.processes == 1:
+            return values
+        total = self._fabric.all_reduce(values, reduce_op="sum")
+        assert isinstance(total, Tensor)
+        return total
+
+    def precision_state(self) -> dict[str, Any]:
+        """Return what the precision remembers between steps, as plain JSON."""
+        return dict(self._fabric.strategy.precision.state_dict())
+
+    def load_precision_state(self, state: dict[str, Any]) -> None:
+        """Put back what :meth:`precision_state` gave."""
+        self._fabric.strategy.precision.load_state_dict(state)
+
+    def is_lost(self, error: BaseException) -> bool:
+        """Return whether an error means that another process is gone."""
+        words = ("connection", "peer", "nccl", "gloo", "timed out", "socket")
+        return self.processes > 1 and any(word in str(error).lower() for word in words)
+
+
+def _has_gpu(accelerator: str) -> bool:
+    return accelerator != "cpu" and torch.cuda.is_available()
+
+
+def _fabric(
+    accelerator: str, devices: int | list[int], nodes: int, processes: int, precision: str
+) -> Fabric:
+    # Imported here: it takes longer than all of ours.
+    from lightning_fabric import Fabric
+    from lightning_fabric.strategies.ddp import DDPStrategy
+
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+    # How it ends the others when one is gone is worth a word.
+    logging.getLogger("lightning_fabric.strategies.launchers").setLevel(logging.INFO)
+
+    # Statistics are averaged over the processes after every step, so DDP need not send its own.
+    strategy: Any = DDPStrategy(broadcast_buffers=False) if processes > 1 else "auto"
+    kind = "gpu" if accelerator == "cuda" else accelerator
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about SLURM's tools being there but not used
+        try:
+            return Fabric(
+                accelerator=kind,
+                devices=devices,
+                num_nodes=nodes,
+                strategy=strategy,
+                precision=_PRECISION[precision],
+            )
+        except (RuntimeError, ValueError) as error:  # no such device
+            raise ValueError(
+                f"accelerator={accelerator}, devices={devices} cannot be had here: {error}"
+            ) from error
+
+
+_PRECISION: dict[str, Any] = {
+    "32": "32-true",
+    "bf16-mixed": "bf16-mixed",
+    "16-mixed": "16-mixed",
+}

@@ -1,0 +1,55 @@
+"""Signals that ask a training to end: Ctrl-C, SIGTERM, and SIGUSR1, with which clusters warn."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1")
+
+
+class InterruptedTrainingError(Exception):
+    """The training was asked to end; its state is saved."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__("interrupted")
+        self.exit_code = 128 + number
+
+
+class Interruption:
+    """Remembers that the end was asked for, so that the step at hand can be finished."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.at_once = False  # nothing would be lost: end without waiting for the next step
+
+    def received(self, number: int, _: FrameType | None) -> None:
+        """Take a signal; a second Ctrl-C does not wait."""
+        again, self.number = self.number == signal.SIGINT == number, number
+        if again:
+            raise KeyboardInterrupt
+        if self.at_once:
+            raise self.error()
+
+    def error(self) -> InterruptedTrainingError:
+        """Return the exception that ends the training."""
+        return InterruptedTrainingError(self.number)
+
+
+@contextmanager
+def interruption() -> Iterator[Interruption]:
+    """Watch for the signals while the block runs; in other threads than the main one, do not."""
+    state = Interruption()
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for name in SIGNALS:
+            if (number := getattr(signal, name, None)) is not None:
+                before[number] = signal.signal(number, state.received)
+    try:
+        yield state
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
