@@ -50,7 +50,7 @@ RECIPES = {
     "pgd": QUICK,
     "ema and one cycle": replace(QUICK, ema=0.9, schedule="one_cycle", objective="trades"),
     "guard": replace(QUICK, objective="fgsm_rs", epochs=3, reset_momentum=True),
-    "learned weights, awp": replace(QUICK, weight_step=0.1, awp=0.01, memory="lean"),
+    "learned weights, awp": replace(QUICK, weight_step=0.1, awp=True, memory="lean"),
 }
 
 

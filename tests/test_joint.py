@@ -10,7 +10,7 @@ from torch.nn import functional
 from enresnet.attacks import IFGSM
 from enresnet.cli import main
 from enresnet.data import load_data
-from enresnet.models import Ensemble, create_model, seed_noise, set_lean
+from enresnet.models import Ensemble, create_model, seed_noise, set_lean, without_noise
 from enresnet.training import Engine, Recipe, Run, RunConfig, Trainer, integrate, train
 from enresnet.training.joint import LearnedWeights, weight_gradient
 from enresnet.training.memory import activation_bytes, choose_memory
@@ -50,7 +50,8 @@ def test_weights_move_towards_the_better_part():
             with learned.watching(batch):
                 model(batch)
             learned.gather(labels[rows])
-        history.append(learned.step(engine))
+        learned.step(engine)
+        history.append(learned.values())
     better = [weights[1] for weights in history]
     assert better == sorted(better)
     assert better[-1] > 0.99
@@ -80,6 +81,31 @@ def test_weights_are_learned_logged_and_stored(tmp_path):
     stored = run.load("last").weights
     assert stored.tolist() == pytest.approx([float(w) for w in logged[-1].split()], abs=1e-4)
     assert stored.tolist() != pytest.approx([1 / 3] * 3, abs=1e-6)
+
+
+def test_the_step_is_that_of_the_mean_gradient_and_starts_anew_every_epoch():
+    model = create_model("resnet8+resnet14", generator=seeded()).eval()
+    learned, engine = LearnedWeights(model, step=0.05), Engine(accelerator="cpu")
+    for _ in range(2):
+        with torch.no_grad():
+            parts = torch.stack([member(IMAGES) for member in model.members])
+        expected = model.weights - 0.05 * weight_gradient(parts, model.weights, LABELS)
+        for rows in (slice(4), slice(4, 6)):  # unequal batches
+            with learned.watching(crafted := IMAGES[rows].clone()):
+                model(crafted)
+            learned.gather(LABELS[rows])
+        learned.step(engine)
+        torch.testing.assert_close(model.weights, expected / expected.sum(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("changes", [{"ema": 0.995}, {"memory": "lean"}, {"awp": True}])
+@pytest.mark.parametrize("name", ["en1_resnet8+en1_resnet14", "en2_resnet8"])
+def test_weights_are_learned_with_everything_else(name, changes, tmp_path):
+    recipe = replace(QUICK, weight_step=0.5, **changes)
+    run = train(RunConfig(model=name, data="digits", recipe=recipe, limit=100), tmp_path / "run")
+    logged = [float(word) for word in run.metrics()[-1]["weights"].split()]
+    assert run.load("last").weights.tolist() == pytest.approx(logged, abs=1e-4)
+    assert logged != pytest.approx([0.5, 0.5], abs=1e-6)
 
 
 def test_weights_need_parts():
@@ -135,6 +161,30 @@ def test_lean_keeps_the_activations_of_no_member():
     assert activation_bytes(five, images) < 0.2 * activation_bytes(one, images)
 
 
+def test_lean_holds_for_parts_of_every_kind():
+    images = torch.rand(4, 3, 16, 16)
+    model = Ensemble([create_model("en1_resnet8"), *(create_model("resnet8") for _ in range(3))])
+    plain = activation_bytes(model, images)
+    set_lean(model, True)
+    assert activation_bytes(model, images) < 0.1 * plain
+
+
+def test_lean_runs_a_network_once_more_and_not_twice():
+    model, calls = create_model("en1_resnet8+en1_resnet14"), []
+    set_lean(model, True)
+    model.members[0].members[0].register_forward_hook(lambda *_: calls.append(1))
+    model(IMAGES).sum().backward()
+    assert len(calls) == 2
+
+
+def test_memory_is_that_of_training():
+    """Noise and BatchNorm keep tensors of their own, and TRADES runs the network twice."""
+    model, few = create_model("en1_resnet8"), torch.rand(4, 3, 16, 16)
+    noisy = activation_bytes(model, few)
+    with without_noise(model):
+        assert activation_bytes(model, few) < 0.9 * noisy
+
+
 def test_lean_training_is_plain_training():
     data = load_data("digits", limit=100)
     weights = []
@@ -169,7 +219,7 @@ class TestIntegrate:
         assert main(["integrate", *map(str, runs), "--out", str(tmp_path / "both")]) == 0
         assert "en1_resnet8+resnet14" in capsys.readouterr().out
         run = Run.open(tmp_path / "both")
-        assert run.config.parts == ("en1_resnet8", "resnet14")
+        assert run.config.parts == tuple(map(str, runs))
         model, parts = run.load("best"), [Run.open(folder).load("best") for folder in runs]
         images = load_data("digits").test.batch(slice(5))[0]
         seed_noise(model, seeded(1))
@@ -183,7 +233,13 @@ class TestIntegrate:
 
     def test_weights(self, runs, tmp_path):
         run = integrate(runs, tmp_path / "both", weights=[3, 1])
+        assert Run.open(run.folder).config.weights == (0.75, 0.25)
         assert run.load("best").weights.tolist() == [0.75, 0.25]
+
+    def test_the_largest_epsilon_counts(self, runs, tmp_path):
+        config = runs[1] / "config.yaml"
+        config.write_text(config.read_text().replace("epsilon: 0.1", "epsilon: 0.2"))
+        assert integrate(runs, tmp_path / "both").config.recipe.epsilon == 0.2
 
     def test_bad_input(self, runs, tmp_path):
         with pytest.raises(ValueError, match="runs must be two or more"):

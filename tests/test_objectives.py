@@ -9,12 +9,13 @@ from torch.nn import functional
 
 from enresnet.attacks import FGSM
 from enresnet.attacks.base import Batch, Classifier
-from enresnet.data import load_data
+from enresnet.attacks.geometry import Linf
+from enresnet.data import Images, load_data
 from enresnet.models import create_model
 from enresnet.models.statistics import statistics_held
 from enresnet.training import Recipe, Trainer, load_recipe
 from enresnet.training.averaging import WeightAverage
-from enresnet.training.awp import perturbed_weights
+from enresnet.training.awp import default_gamma, perturbed_weights
 from enresnet.training.guard import CollapseGuard
 from enresnet.training.objectives import OBJECTIVES
 from enresnet.training.schedule import one_cycle_rate
@@ -72,8 +73,6 @@ def test_n_fgsm_is_noise_and_one_step():
     crafted = objective("n_fgsm", seed=5).craft(model, images, LABELS)
     again = objective("n_fgsm", seed=5)
     seeds = again.attack._draw_seeds(len(images))
-    from enresnet.attacks.geometry import Linf
-
     noisy = Linf(images, 0.2).random_point(seeds).requires_grad_()
     functional.cross_entropy(model(noisy), LABELS, reduction="sum").backward()
     torch.testing.assert_close(crafted, noisy.detach() + 0.1 * noisy.grad.sign())
@@ -99,6 +98,49 @@ def test_the_loss_of_trades():
     torch.testing.assert_close(logits, model(crafted))
     half = objective("trades", beta=0.5).loss(model, IMAGES, crafted, LABELS)[0]
     torch.testing.assert_close(half, functional.cross_entropy(clean, LABELS) + 0.5 * kl)
+
+
+@pytest.mark.parametrize("name", ["trades", "mart"])
+def test_gradients_flow_through_both_predictions(name):
+    """The weights' gradient is that of the whole formula, p(x) and doubt included."""
+    model = Linear(192, classes=4)
+    chosen = objective(name, label_smoothing=0.1)
+    crafted = chosen.craft(model, IMAGES, LABELS)
+    (found,) = torch.autograd.grad(chosen.loss(model, IMAGES, crafted, LABELS)[0], [model.weight])
+    clean, attacked = model(IMAGES), model(crafted)
+    p, q, rows = clean.softmax(1), attacked.softmax(1), torch.arange(6)
+    kl = (p * (p.log() - q.log())).sum(dim=1)
+    if name == "trades":
+        loss = functional.cross_entropy(clean, LABELS, label_smoothing=0.1) + 6 * kl.mean()
+    else:
+        others = q * (1 - functional.one_hot(LABELS, 4))
+        boosted = -(1.0001 - others.max(dim=1).values).log()
+        loss = functional.cross_entropy(attacked, LABELS, label_smoothing=0.1)
+        loss = loss + (boosted + 5 * kl * (1 - p[rows, LABELS])).mean()
+    (expected,) = torch.autograd.grad(loss, [model.weight])
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_the_attack_of_trades_is_the_gradient_of_the_divergence_from_a_gaussian_start():
+    model = Linear(192, classes=4)
+    attack = objective("trades", steps=1).attack
+    images = 0.5 + 0.0 * IMAGES
+    crafted = attack(model, images, LABELS)
+    seeds = objective("trades").attack._draw_seeds(6)
+    point = Linf(images, 0.1).gaussian_point(seeds, 0.001).requires_grad_()
+    assert (point - images).std().item() == pytest.approx(0.001, rel=0.1)
+    assert (point - images).abs().max() > 0.003  # a uniform start has no tails
+    clean = model(images).softmax(1).detach()
+    apart = (clean * (clean.log() - model(point).log_softmax(1))).sum()
+    (gradient,) = torch.autograd.grad(apart, [point])
+    torch.testing.assert_close(crafted, point.detach() + 0.03 * gradient.sign())
+
+
+@pytest.mark.parametrize("name", sorted(set(OBJECTIVES) - {"trades", "mart"}))
+def test_label_smoothing_is_for_every_objective(name):
+    model = Linear(192, classes=4)
+    loss, logits = objective(name, label_smoothing=0.2)(model, IMAGES, LABELS)
+    assert loss == functional.cross_entropy(logits, LABELS, label_smoothing=0.2)
 
 
 def test_the_attack_of_trades_starts_near_and_raises_the_divergence():
@@ -131,14 +173,6 @@ def test_the_loss_of_mart():
     torch.testing.assert_close(loss, (boosted + 5 * kl * (1 - p[rows, LABELS])).mean())
 
 
-def test_label_smoothing():
-    model = Linear(192, classes=4)
-    loss, logits = objective("natural", label_smoothing=0.2)(model, IMAGES, LABELS)
-    expected = functional.cross_entropy(logits, LABELS, label_smoothing=0.2)
-    assert loss == expected
-    assert loss != functional.cross_entropy(logits, LABELS)
-
-
 class TestAWP:
     @pytest.mark.parametrize("name", OBJECTIVES)
     def test_weights_and_statistics_come_back_bit_for_bit(self, name):
@@ -168,11 +202,16 @@ class TestAWP:
         assert move.norm().item() == pytest.approx(0.05 * before.norm().item(), rel=1e-4)
         torch.testing.assert_close(move / move.norm(), gradient / gradient.norm())
 
+    def test_its_size_is_the_authors_unless_told(self):
+        assert default_gamma(replace(RECIPE, awp=True)) == 0.01
+        assert default_gamma(replace(RECIPE, awp=True, objective="trades")) == 0.005
+        assert default_gamma(replace(RECIPE, awp=True, awp_gamma=0.1)) == 0.1
+
     def test_a_training_step_uses_it(self):
         data = load_data("digits", limit=100)
         weights = []
         for gamma in (0.0, 0.02):
-            recipe = replace(RECIPE, epochs=1, batch_size=90, awp=gamma)
+            recipe = replace(RECIPE, epochs=1, batch_size=90, awp=gamma > 0, awp_gamma=gamma)
             model = create_model("resnet8", in_channels=1, generator=seeded())
             list(Trainer(model, data, recipe).epochs())
             weights.append(model.stem.weight.detach())
@@ -229,6 +268,15 @@ class TestAverage:
         assert trainer.result is not model
         assert not torch.equal(trainer.result.stem.weight, model.stem.weight)
 
+    def test_it_follows_after_the_step(self):
+        """After one step of many, at a decay of 0: the very network that was updated."""
+        data = load_data("digits", limit=100)
+        model = create_model("resnet8", in_channels=1, generator=seeded())
+        recipe = replace(RECIPE, objective="natural", epochs=1, ema=1e-9)
+        trainer = Trainer(model, data, recipe)
+        list(trainer.epochs())
+        torch.testing.assert_close(trainer.result.stem.weight, model.stem.weight)
+
 
 def test_one_cycle_rises_and_falls_to_nearly_zero():
     rates = [one_cycle_rate(k / 100, peak=0.2, warm_up=0.2) for k in range(101)]
@@ -245,20 +293,27 @@ def test_one_cycle_rises_and_falls_to_nearly_zero():
         batch_size=30,
     )
     trainer = Trainer(create_model("resnet8", in_channels=1), data, recipe)
-    ends = [epoch.learning_rate for epoch in trainer.epochs()]
-    assert 0 < ends[-1] < 0.01
-    assert ends[0] > ends[-1]
+    taken = []
+    ends = [e.learning_rate for e in trainer.epochs(lambda step: taken.append(step.learning_rate))]
+    assert trainer.steps == 6
+    moments = [(k + 0.5) / 24 for k in range(24)]  # a rate of its own for every step
+    assert taken == pytest.approx([one_cycle_rate(m, peak=0.2, warm_up=0.2) for m in moments])
+    assert ends == taken[5::6]
 
 
 def test_momentum_can_be_forgotten_every_epoch():
     data = load_data("digits", limit=60)
-    recipe = replace(RECIPE, objective="natural", epochs=2, batch_size=60, milestones=())
-    weights = []
+    recipe = replace(RECIPE, objective="natural", epochs=4, batch_size=60, milestones=())
     for reset in (False, True):
         model = create_model("resnet8", in_channels=1, generator=seeded())
-        list(Trainer(model, data, replace(recipe, reset_momentum=reset)).epochs())
-        weights.append(model.stem.weight.detach())
-    assert not torch.equal(*weights)
+        trainer = Trainer(model, data, replace(recipe, reset_momentum=reset, weight_decay=0.0))
+
+        def check(step, trainer=trainer, model=model, reset=reset):
+            momentum = trainer.tensors()["momentum/stem.weight"]
+            forgotten = torch.equal(momentum, model.stem.weight.grad)
+            assert forgotten == (reset or step.epoch == 1)
+
+        list(trainer.epochs(check))
 
 
 def test_validation_can_wait_and_be_small():
@@ -307,6 +362,29 @@ class TestGuard:
             False,
         ]
 
+    def test_few_right_answers_are_no_cliff(self):
+        """Of 256 images 8 and then 3 may be chance; of two classes 70 % and then none is not."""
+        validation = load_data("digits").validation
+        many = Images(
+            validation.pixels, validation.labels, tuple(map(str, range(100))), validation.levels
+        )
+        for classes, values, fine in ((100, (8 / 256, 3 / 256), True), (2, (0.7, 0.0), False)):
+            named = replace(many, classes=tuple(map(str, range(classes))), labels=many.labels % 2)
+            guard = CollapseGuard(named, RECIPE, seed=0)
+            accuracies = iter(values)
+            guard._accuracy = lambda *_, accuracies=accuracies: next(accuracies)
+            assert guard.collapsed(None, None) is None
+            assert (guard.collapsed(None, None) is None) == fine
+
+    def test_half_fallen_is_nothing_to_go_back_to(self):
+        guard = CollapseGuard(load_data("digits").validation, RECIPE, seed=0)
+        accuracies = iter([0.8, 0.5, 0.7])
+        guard._accuracy = lambda *_: next(accuracies)
+        for number in range(3):
+            assert guard.collapsed(None, None) is None
+            guard.keep({"a": torch.tensor(number)})
+            assert guard.tensors()["a"] == (0, 0, 2)[number]
+
     def test_a_network_that_never_learned_has_nothing_to_lose(self):
         guard = CollapseGuard(load_data("digits").validation, RECIPE, seed=0)
         accuracies = iter([0.12, 0.0])
@@ -324,7 +402,7 @@ class TestGuard:
             batch_size=32,
             learning_rate=0.3,
             milestones=(),
-            epsilon=0.4,
+            epsilon=0.3,
             step_size=0.1,
             ema=0.5,
         )
@@ -335,15 +413,20 @@ class TestGuard:
             good = next(epochs)
             assert good.note == ""
         kept = copy.deepcopy(model.state_dict())
+        kept_momenta = copy.deepcopy(trainer.tensors())
         trainer.objective.craft = FGSM(epsilon=0.4, goal="targeted")  # towards the right answer
         bad = next(epochs)
         assert bad.note.startswith("collapsed: PGD-5 accuracy fell from")
         assert "on with PGD-2" in bad.note
         for name, value in model.state_dict().items():
             assert torch.equal(value, kept[name])
+        momenta = {k: v for k, v in trainer.tensors().items() if k.startswith("momentum")}
+        assert momenta
+        for name, value in momenta.items():
+            assert torch.equal(value, kept_momenta[name])
         assert bad.validation_robust == pytest.approx(good.validation_robust, abs=0.01)
         attack = trainer.objective.attack
-        assert (attack.steps, attack.step_size) == (2, pytest.approx(0.3))
+        assert (attack.steps, attack.step_size) == (2, pytest.approx(0.225))
         last = next(epochs)
         assert last.validation_robust > 0.5 * good.validation_robust
         assert last.note == ""

@@ -12,11 +12,12 @@ from torch.nn import functional
 from enresnet.cli import main
 from enresnet.data import load_data
 from enresnet.models import create_model, load_model
+from enresnet.models.noise import noise_modules
 from enresnet.training import Recipe, Run, RunConfig, Trainer, list_recipes, load_recipe, train
+from enresnet.training.joint import shares
 from enresnet.training.objectives import OBJECTIVES
 from enresnet.training.recipe import ratio
 from enresnet.training.schedule import step_rate
-from enresnet.training.trainer import count_members
 from problems import SmallNet, random_problem, seeded
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -45,7 +46,10 @@ def test_the_papers_recipe():
 @pytest.mark.parametrize("name", list_recipes())
 def test_every_recipe_trains(name, digits):
     recipe = load_recipe(name, epochs=1, steps=1, batch_size=128)
-    model = create_model("en2_resnet8", in_channels=1, generator=seeded())
+    config = RunConfig(model="en2_resnet8", data="digits", recipe=recipe)
+    model = config.create_model(digits)
+    (over,) = {module.std_over for module in noise_modules(model)}
+    assert over == ("batch" if name == "released" else "example")
     (epoch,) = Trainer(model, digits, recipe).epochs()
     assert epoch.train_loss > 0
     assert (epoch.validation_robust is None) == (recipe.objective == "natural")
@@ -135,7 +139,8 @@ def test_compensation_gives_each_member_its_own_gradient():
         list(Trainer(model, data, replace(recipe, compensate=compensate)).epochs())
         changes[compensate] = model.members[0].classifier.weight - before
     torch.testing.assert_close(changes[True], 3 * changes[False], rtol=1e-3, atol=1e-5)
-    assert count_members(create_model("en2_resnet8+en3_resnet8")) == 5
+    found = [share for _, share in shares(create_model("en2_resnet8+en4_resnet8"))]
+    assert found == pytest.approx([1 / 4, 1 / 4, *[1 / 8] * 4])
 
 
 def test_a_loss_that_is_not_finite_stops_the_training(digits):
@@ -201,6 +206,14 @@ class TestRun:
         assert main(["evaluate", str(tmp_path / "started")]) == 2
         assert "did not finish an epoch" in capsys.readouterr().err
         train(run.config, tmp_path / "started")
+
+    def test_a_run_that_was_not_validated_says_so(self, run, tmp_path):
+        recipe = replace(QUICK, epochs=10, validate_from=0.9)
+        config = replace(run.config, recipe=recipe)
+        started = Run.create(tmp_path / "young", config)
+        started.save("last", run.load("last"))
+        with pytest.raises(FileNotFoundError, match="was not validated yet.*--checkpoint last"):
+            started.load("best")
 
     def test_what_is_not_a_run(self, run, tmp_path):
         with pytest.raises(FileNotFoundError, match="is not a run: it has no config.yaml"):
@@ -274,6 +287,10 @@ def test_train_command(tmp_path, capsys, monkeypatch):
         ("--model resnet8 --data digit", "unknown data set 'digit'"),
         ("--model resnet8 --data digits --recipe papr", "unknown recipe 'papr'.*paper"),
         ("--model resnet8 --data digits --epochs 0", "epochs must be at least 1"),
+        ("--model resnet8 --data digits --beta 3", "beta is for objective=trades or mart; found"),
+        ("--model resnet8 --data digits --warm-up 0.3", "warm_up is for schedule=one_cycle"),
+        ("--model resnet8 --data digits --noise 0.3", "noise is for noisy networks such as en1_"),
+        ("--model resnet8 --data digits --ema 1", "ema must be between 0 and 0.999999"),
         (
             "--model resnet8 --data digits --objective nat",
             "objective must be one of .*natural, pgd",
@@ -286,6 +303,30 @@ def test_train_command_bad_input(words, message, tmp_path, capsys):
     assert main(["train", *words.split(), "--out", str(tmp_path / "run")]) == 2
     assert re.search(message, capsys.readouterr().err)
     assert not (tmp_path / "run").exists()
+
+
+def test_overrides_follow_the_rules_of_recipes():
+    for changes, words in (
+        ({"epcohs": 2}, "unknown field 'epcohs'. Did you mean epochs"),
+        ({"std_over": "foo"}, "std_over must be one of batch, example"),
+        ({"compensate": "no"}, "compensate must be true or false"),
+        ({"awp_gamma": 0.1}, "awp_gamma is for awp=true"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            load_recipe("fast", **changes)
+    assert load_recipe("fast", epsilon="4/255").epsilon == 4 / 255
+    with pytest.raises(TypeError, match="augment must be true or false"):
+        Recipe(augment=3)
+
+
+def test_an_optional_field_can_be_taken_back(tmp_path):
+    words = "train --model resnet8 --data digits --recipe fast --epochs 1 --limit 100"
+    more = ["--validation-images", "none", "--out", str(tmp_path / "run")]
+    assert main([*words.split(), *more]) == 0
+    assert Run.open(tmp_path / "run").config.recipe.validation_images is None
+    more = ["--milestones", "1/2", "3/4", "--schedule", "step", "--out", str(tmp_path / "other")]
+    assert main([*words.split(), *more]) == 0
+    assert Run.open(tmp_path / "other").config.recipe.milestones == (0.5, 0.75)
 
 
 def test_recipe_files(tmp_path):

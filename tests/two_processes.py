@@ -45,7 +45,7 @@ def main(out: Path, devices: int) -> None:
     tensors: dict[str, Tensor] = {}
     for name, settings in {
         "pgd": {},
-        "trades": {"objective": "natural", "awp": 0.01, "ema": 0.9},
+        "trades": {"objective": "natural", "awp": True, "ema": 0.9},
     }.items():
         recipe = Recipe(
             epochs=2, steps=2, epsilon=0.1, step_size=0.05, batch_size=32 // devices, **settings

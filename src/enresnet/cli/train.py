@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -12,35 +12,40 @@ from rich.console import Console
 from enresnet.cli.output import Ratio, write_json
 from enresnet.cli.watching import Terminal
 from enresnet.files import writable
+from enresnet.models import canonical_name
 from enresnet.processes import first_process
 from enresnet.training import Engine, Recipe, RunConfig, load_recipe, train
 
+AS_RECIPE = "as-recipe"  # an option that was not given
 
-def _override(field: dataclasses.Field[Any]) -> tuple[str, Any, None]:
-    kind = Recipe.__annotations__[field.name]
+
+def _override(field: dataclasses.Field[Any]) -> tuple[str, Any, str]:
     kinds: dict[str, Any] = {
         "str": str,
-        "int": int,
-        "bool": bool,
-        "float": Ratio,
-        "int | None": int,
-        "float | None": Ratio,
-        "tuple[float, ...]": tuple[float, ...],
+        "int": int | Literal["as-recipe"],
+        "bool": bool | Literal["as-recipe"],
+        "float": Ratio | Literal["as-recipe"],
+        "int | None": int | Literal["none", "as-recipe"],
+        "float | None": Ratio | Literal["none", "as-recipe"],
+        "tuple[float, ...]": tuple[Ratio, ...] | Literal["as-recipe"],
     }
-    hint = f"(paper: {_shown(field.default)})"
-    option = tyro.conf.arg(help=field.metadata["help"], help_behavior_hint=hint)
-    return field.name, Annotated[kinds[kind] | None, option], None
+    metavars = {"str": "WORD", "int": "INT", "bool": "True|False", "float": "NUMBER"}
+    first, _, optional = Recipe.__annotations__[field.name].partition(" | ")
+    metavar = metavars.get(first, "NUMBER ...") + ("|none" if optional else "")
+    hint = f"(paper: {_shown(field.name, field.default)})"
+    option = tyro.conf.arg(help=field.metadata["help"], help_behavior_hint=hint, metavar=metavar)
+    return field.name, Annotated[kinds[Recipe.__annotations__[field.name]], option], AS_RECIPE
 
 
-def _shown(value: Any) -> str:
-    if isinstance(value, float) and value * 255 == round(value * 255):
+def _shown(name: str, value: Any) -> str:
+    if name in ("epsilon", "step_size"):
         return f"{round(value * 255)}/255"
     if value is None:
         return "none"
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-# One option for every field of a recipe; None leaves the field as the recipe has it.
+# One option for every field of a recipe.
 Overrides = dataclasses.make_dataclass("Overrides", map(_override, dataclasses.fields(Recipe)))
 
 
@@ -97,7 +102,14 @@ def command(
     """
     if json is not None:
         writable(json)
-    changes = {key: value for key, value in vars(overrides).items() if value is not None}
+    changes = {
+        key: None if value == "none" else value
+        for key, value in vars(overrides).items()
+        if value != AS_RECIPE
+    }
+    if not any(part.startswith("en") for part in canonical_name(model).split("+")):
+        for name in {"noise", "std_over"} & changes.keys():
+            raise ValueError(f"{name} is for noisy networks such as en1_{model}; {model} has none")
     config = RunConfig(
         model=model,
         data=data,

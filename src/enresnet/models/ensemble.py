@@ -70,16 +70,22 @@ class Ensemble(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits (or log-probabilities) N x classes, averaged over members and draws."""
-        run = lean_call if self.lean and torch.is_grad_enabled() else _call
         # (draws * members) x N x classes
         outputs = torch.stack(
-            [run(member, images) for _ in range(self.draws) for member in self.members]
+            [self._run(member, images) for _ in range(self.draws) for member in self.members]
         )
         weights = self.weights.float() / self.weights.float().sum()  # exact again after bfloat16
         weights = (weights.repeat(self.draws) / self.draws).to(outputs.dtype).view(-1, 1, 1)
         if self.average == "logits":
             return (weights * outputs).sum(dim=0)
         return (outputs.log_softmax(dim=-1) + weights.log()).logsumexp(dim=0)
+
+    def _run(self, member: nn.Module, images: Tensor) -> Tensor:
+        # An ensemble as a member keeps nothing but logits itself.
+        if self.lean and torch.is_grad_enabled() and not isinstance(member, Ensemble):
+            return lean_call(member, images)
+        output: Tensor = member(images)
+        return output
 
     def extra_repr(self) -> str:
         """Show the hyper-parameters."""
@@ -94,14 +100,7 @@ def set_lean(model: nn.Module, lean: bool) -> None:
     """
     for module in model.modules():
         if isinstance(module, Ensemble):
-            # Ensembles of ensembles keep nothing but logits themselves.
-            nested = any(isinstance(member, Ensemble) for member in module.members)
-            module.lean = lean and not nested
-
-
-def _call(member: nn.Module, images: Tensor) -> Tensor:
-    output: Tensor = member(images)
-    return output
+            module.lean = lean
 
 
 def _normalised(weights: Sequence[float] | None, members: int) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from enresnet.models.noise import NoiseStream, noise_modules
+from enresnet.models.noise import NoiseStream, streams_of
 from enresnet.models.statistics import statistics_held
 
 
@@ -27,7 +27,7 @@ class _Lean(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, member: nn.Module, images: Tensor, *parameters: Tensor) -> Tensor:
         ctx.member = member
-        ctx.noise = {stream: stream.get_state() for stream in _streams(member)}
+        ctx.noise = {stream: stream.get_state() for stream in streams_of(member)}
         device = images.device.type
         ctx.autocast = (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
         ctx.save_for_backward(images, *parameters)
@@ -50,10 +50,6 @@ class _Lean(torch.autograd.Function):
         wanted = [s for s, need in zip(sources, ctx.needs_input_grad[1:], strict=True) if need]
         found = iter(torch.autograd.grad(output, wanted, gradients, allow_unused=True))
         return None, *(next(found) if need else None for need in ctx.needs_input_grad[1:])
-
-
-def _streams(member: nn.Module) -> set[NoiseStream]:
-    return {module.stream for module in noise_modules(member)}
 
 
 @contextmanager

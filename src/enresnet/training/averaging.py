@@ -13,7 +13,7 @@ import copy
 import torch
 from torch import nn
 
-from enresnet.models import seed_noise
+from enresnet.models import Ensemble, seed_noise
 
 
 class WeightAverage:
@@ -34,3 +34,11 @@ class WeightAverage:
                 average.lerp_(values[name], 1 - decay)
             else:
                 average.copy_(values[name])
+        self.follow_weights(model)
+
+    @torch.no_grad()
+    def follow_weights(self, model: nn.Module) -> None:
+        """Take over how the parts of an ensemble weigh: they are learned, not averaged."""
+        for own, other in zip(self.model.modules(), model.modules(), strict=True):
+            if isinstance(own, Ensemble) and isinstance(other, Ensemble):
+                own.weights.copy_(other.weights)

@@ -16,6 +16,17 @@ from torch import Tensor, nn
 
 from enresnet.models.statistics import statistics_held
 from enresnet.training.objectives import Objective
+from enresnet.training.recipe import Recipe
+
+GAMMA = {"trades": 0.005}
+OTHERWISE = 0.01
+
+
+def default_gamma(recipe: Recipe) -> float:
+    """Return the recipe's gamma, or the authors' for its objective."""
+    if recipe.awp_gamma is not None:
+        return recipe.awp_gamma
+    return GAMMA.get(recipe.objective, OTHERWISE)
 
 
 @contextmanager

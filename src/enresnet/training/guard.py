@@ -7,6 +7,7 @@ with PGD-2, which does not collapse.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
@@ -22,6 +23,8 @@ from enresnet.training.recipe import Recipe
 
 IMAGES = 256
 CLIFF = 0.5  # of the best accuracy so far
+GOOD = 0.75  # of the best: a state worth going back to
+ERRORS = 3.0  # standard errors that a fall must have: few images say little
 STEPS = 5
 
 
@@ -31,24 +34,30 @@ class CollapseGuard:
     def __init__(self, validation: Images, recipe: Recipe, seed: int) -> None:
         self._images, self._labels = validation.batch(slice(IMAGES))
         self._recipe, self._seed = recipe, seed
-        self._floor = 1.5 / len(validation.classes)  # below this there is nothing to lose
+        # Below this there is nothing to lose.
+        self._floor = min(0.25, 1.5 / len(validation.classes))
         self.best = 0.0
         self._good: dict[str, Tensor] = {}
+        self._is_good = True
 
     def collapsed(self, model: nn.Module, engine: Engine) -> str | None:
         """Return what happened if the accuracy fell off a cliff, and otherwise None."""
         accuracy = self._accuracy(model, engine)
-        if self.best >= self._floor and accuracy < CLIFF * self.best:
+        error = math.sqrt(self.best * (1 - self.best) / len(self._labels))
+        fall = self.best - accuracy
+        if self.best >= self._floor and fall > max((1 - CLIFF) * self.best, ERRORS * error):
             return (
                 f"collapsed: PGD-{STEPS} accuracy fell from {100 * self.best:.1f} % to "
                 f"{100 * accuracy:.1f} %"
             )
         self.best = max(self.best, accuracy)
+        self._is_good = accuracy >= GOOD * self.best
         return None
 
     def keep(self, tensors: dict[str, Tensor]) -> None:
-        """Remember a good state."""
-        self._good = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        """Remember a state, if it was found to be good."""
+        if self._is_good or not self._good:
+            self._good = {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the last good state."""

@@ -13,7 +13,8 @@ from enresnet.training.run import Run
 def integrate(runs: Sequence[Path], out: Path, *, weights: Sequence[float] | None = None) -> Run:
     """Join the best networks of several runs into a new run; they weigh equally unless told.
 
-    No training: the parts are averaged as they are, and evaluated one network at a time.
+    No training: the parts are averaged as they are, and evaluated one network at a time, against
+    the largest epsilon that any of them was trained with.
     """
     if len(runs) < 2:
         raise ValueError(f"runs must be two or more to be integrated, found {len(runs)}")
@@ -33,7 +34,10 @@ def integrate(runs: Sequence[Path], out: Path, *, weights: Sequence[float] | Non
     config = replace(
         first,
         model="+".join(run.config.model for run in opened),
-        parts=tuple(run.folder.name for run in opened),
+        # What it is evaluated against, unless told.
+        recipe=replace(first.recipe, epsilon=max(run.config.recipe.epsilon for run in opened)),
+        parts=tuple(map(str, runs)),
+        weights=tuple(model.weights.tolist()),
     )
     result = Run.create(out, config)
     result.save("best", model)

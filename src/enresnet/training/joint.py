@@ -69,13 +69,38 @@ class LearnedWeights:
         self.gathered[:-1] += len(labels) * gradient.cpu()
         self.gathered[-1] += len(labels)
 
-    def step(self, engine: Engine) -> list[float]:
-        """Move the weights once by the mean gradient over all processes; return them."""
+    def step(self, engine: Engine) -> None:
+        """Move the weights once by the mean gradient over all processes."""
         *total, count = engine.sum_over_processes(self.gathered.to(engine.device)).cpu()
         moved = self._model.weights.cpu() - self._step * torch.stack(total) / max(1.0, count)
         moved = moved.clamp(min=0)
         if moved.sum() > 0:
             self._model.set_weights(moved.tolist())
         self.gathered.zero_()
+
+    def values(self) -> list[float]:
+        """Return the weights as they are."""
         weights: list[float] = self._model.weights.tolist()
         return weights
+
+
+LEAST = 0.1  # of an equal share: a part that hardly weighs is not to be driven by rounding errors
+
+
+@torch.no_grad()
+def compensate(model: nn.Module) -> None:
+    """Give each network the gradient it would have alone: divide by its weight in the average."""
+    for network, share in shares(model):
+        for parameter in network.parameters():
+            if parameter.grad is not None:
+                parameter.grad.div_(share)
+
+
+def shares(model: nn.Module, share: float = 1.0) -> Iterator[tuple[nn.Module, float]]:
+    """Yield the single networks of a model with their weights in its average."""
+    if not isinstance(model, Ensemble):
+        yield model, share
+        return
+    equal = 1 / len(model.members)
+    for member, weight in zip(model.members, model.weights.tolist(), strict=True):
+        yield from shares(member, share * max(weight, LEAST * equal))

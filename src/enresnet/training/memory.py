@@ -6,29 +6,35 @@ import torch
 from torch import Tensor, nn
 
 from enresnet.data.images import free_memory
-from enresnet.models import Ensemble, set_lean, without_noise
+from enresnet.models import Ensemble, set_lean
+from enresnet.models.noise import streams_of
+from enresnet.models.statistics import statistics_held
 
 
-def choose_memory(model: nn.Module, images: Tensor, batch_size: int, memory: str) -> bool:
+def choose_memory(
+    model: nn.Module, images: Tensor, batch_size: int, memory: str, *, passes: int = 1
+) -> bool:
     """Set ``model`` lean or not as ``memory`` says; return which.
 
     ``auto`` is lean for ensembles whose activations, all at once, would take more than half of the
-    free memory; they are measured on the few ``images`` given. What cannot fit is refused.
+    free memory; they are measured on the few ``images`` given, for a loss that runs the model
+    ``passes`` times. What cannot fit is refused.
     """
-    free = free_on(images.device)
+    free, networks = free_on(images.device), networks_of(model)
+    batch = batch_size / len(images)
     set_lean(model, False)
-    plain = activation_bytes(model, images) / len(images)
-    lean = max(activation_bytes(part, images) for part in networks_of(model)) / len(images)
-    chosen = plain * batch_size > free / 2 if memory == "auto" else memory == "lean"
-    needed = lean if chosen else plain
-    if needed * batch_size > free:
-        raise MemoryError(_advice(needed, lean, batch_size, free, lean_chosen=chosen))
+    sizes = [activation_bytes(network, images) * batch for network in networks]
+    plain, lean = passes * sum(sizes), max(sizes)
+    short = plain > free / 2 and len(networks) > 1
+    chosen = short if memory == "auto" else memory == "lean"
+    if (lean if chosen else plain) > free:
+        raise MemoryError(_advice(plain, lean, batch_size, free, networks=len(networks)))
     set_lean(model, chosen)
     return chosen
 
 
 def activation_bytes(model: nn.Module, images: Tensor) -> int:
-    """Return how many bytes the graph of one forward pass keeps, parameters apart."""
+    """Return how many bytes the graph of a forward pass in training keeps, parameters apart."""
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, int] = {}
 
@@ -39,15 +45,19 @@ def activation_bytes(model: nn.Module, images: Tensor) -> int:
         return tensor
 
     flags = [(module, module.training) for module in model.modules()]
-    model.eval()  # BatchNorm statistics and the stream of noise stay as they are
+    streams = {stream: stream.get_state() for stream in streams_of(model)}
+    model.train()
     with (
         torch.enable_grad(),
-        without_noise(model),
+        statistics_held(model),
         torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x),
     ):
-        model(images.clone().requires_grad_())
+        output = model(images.clone().requires_grad_())
+    del output  # only now: storage of freed tensors would be counted once for many
     for module, flag in flags:
         module.training = flag
+    for stream, state in streams.items():
+        stream.set_state(state)
     return sum(kept.values())
 
 
@@ -65,15 +75,16 @@ def free_on(device: torch.device) -> float:
     return free_memory()
 
 
-def _advice(needed: float, lean: float, batch_size: int, free: float, *, lean_chosen: bool) -> str:
+def _advice(plain: float, lean: float, batch_size: int, free: float, *, networks: int) -> str:
     gib = 2**30
     ways = []
-    if not lean_chosen and lean * batch_size <= free:
-        ways.append(f"memory=lean would take {lean * batch_size / gib:.1f} GiB")
-    fitting = int(0.8 * free / needed)
-    if fitting > 0:
-        ways.append(f"batch_size={fitting} would fit")
+    if networks > 1 and lean <= free:
+        ways.append(f"memory=lean would take {lean / gib:.1f} GiB")
+    for name, needed in (("plain", plain), ("lean", lean)):
+        fitting = int(0.8 * free / needed * batch_size)
+        if 0 < fitting < batch_size and (name == "plain" or networks > 1):
+            ways.append(f"batch_size={fitting} would fit with memory={name}")
     return (
-        f"batch_size={batch_size} takes about {needed * batch_size / gib:.1f} GiB of activations, "
-        f"and {free / gib:.1f} GiB are free: " + (", ".join(ways) or "take a smaller network")
+        f"batch_size={batch_size} takes about {plain / gib:.1f} GiB of activations, and "
+        f"{free / gib:.1f} GiB are free: " + (", ".join(ways) or "take a smaller network")
     )

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from enresnet import checks
+from enresnet.models.noise import STD_OVER
 from enresnet.training.schedule import SCHEDULES
 
 MEMORIES = ("auto", "lean", "plain")
@@ -42,16 +43,21 @@ class Recipe:
     weight_decay: float = _field(5e-4, "Weight decay.")
     label_smoothing: float = _field(0.0, "Share of the label spread over all classes.")
     ema: float = _field(0.0, "Decay of the averaged weights that are validated and kept; 0: none.")
-    awp: float = _field(0.0, "Gamma of adversarial weight perturbation; 0: none.")
-    beta: float | None = _field(None, "Weight of the second term of trades (6) and mart (5).")
+    awp: bool = _field(False, "Adversarial weight perturbation around the objective.")
+    awp_gamma: float | None = _field(
+        None, "Its size, in units of the weights' norm; by default 0.01, with trades 0.005."
+    )
+    beta: float | None = _field(
+        None, "Weight of the second term; by default 6 for trades, 5 for mart."
+    )
     epsilon: float = _field(8 / 255, "Largest change of a pixel by the attack in training.")
     step_size: float = _field(2 / 255, "Step of the attack in training.")
     steps: int = _field(10, "Steps of the attack in training and validation.")
     attack_mode: str = _field("eval", "BatchNorm during the attack in training: eval, or train.")
-    noise: float = _field(0.1, "The paper's a: noise of the networks named enK_.")
+    noise: float = _field(0.1, "The paper's a: noise of networks created as enK_.")
     std_over: str = _field("example", "Noise scales with the std of an example, or of the batch.")
     compensate: bool = _field(
-        False, "Multiply the loss by the number of members, which averaging divides it by."
+        False, "Give each member its own gradient, which averaging multiplies by its weight."
     )
     weight_step: float = _field(
         0.0, "Step, once an epoch, of the learned weights of parts joined by +; 0: equal."
@@ -72,13 +78,20 @@ class Recipe:
         checks.choice("memory", self.memory, MEMORIES)
         for name in ("epochs", "batch_size", "steps"):
             checks.integer(name, getattr(self, name), low=1)
-        for name in ("learning_rate", "weight_decay", "step_size", "noise", "awp", "weight_step"):
+        checks.choice("std_over", self.std_over, STD_OVER)
+        for name in _SWITCHES:
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} must be true or false, found {getattr(self, name)!r}")
+        for name in ("learning_rate", "weight_decay", "step_size", "noise", "weight_step"):
             checks.number(name, getattr(self, name), low=0)
-        for name in ("epsilon", "momentum", "label_smoothing", "ema", "validate_from"):
+        for name in ("epsilon", "label_smoothing", "validate_from"):
             checks.number(name, getattr(self, name), low=0, high=1)
+        for name in ("momentum", "ema"):  # at 1 nothing would ever move
+            checks.number(name, getattr(self, name), low=0, high=0.999999)
         checks.number("warm_up", self.warm_up, low=0.001, high=0.999)
-        if self.beta is not None:
-            checks.number("beta", self.beta, low=0)
+        for name in ("beta", "awp_gamma"):
+            if getattr(self, name) is not None:
+                checks.number(name, getattr(self, name), low=0)
         if self.validation_images is not None:
             checks.integer("validation_images", self.validation_images, low=1)
         for milestone in self.milestones:
@@ -118,15 +131,41 @@ def load_recipe(name: str, **overrides: Any) -> Recipe:
     except yaml.YAMLError as error:
         raise ValueError(f"recipe {name} is not YAML: {error}") from error
     recipe = recipe_from(values or {}, where=f"recipe {name}")
-    if "epsilon" in overrides and "step_size" not in overrides and recipe.epsilon > 0:
-        overrides["step_size"] = recipe.step_size * overrides["epsilon"] / recipe.epsilon
-    return replace(recipe, **overrides)
+    changes = _plain_values(overrides, where="the overrides")
+    if "epsilon" in changes and "step_size" not in changes and recipe.epsilon > 0:
+        checks.number("epsilon", changes["epsilon"], low=0, high=1)
+        changes["step_size"] = recipe.step_size * changes["epsilon"] / recipe.epsilon
+    changed = replace(recipe, **changes)
+    _check_used(changed, changes)
+    return changed
+
+
+def _check_used(recipe: Recipe, changes: dict[str, Any]) -> None:
+    """Raise if a field was given that the rest of the recipe leaves idle."""
+    for name, (field_name, words) in _USED_WITH.items():
+        found = getattr(recipe, field_name)
+        if name in changes and changes[name] is not None and found not in words:
+            wanted = " or ".join(str(word).lower() for word in words)
+            raise ValueError(f"{name} is for {field_name}={wanted}; found {field_name}={found}")
+
+
+# A field that has a say only where another has one of these values.
+_USED_WITH: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "beta": ("objective", ("trades", "mart")),
+    "awp_gamma": ("awp", (True,)),
+    "milestones": ("schedule", ("step",)),
+    "warm_up": ("schedule", ("one_cycle",)),
+}
 
 
 def recipe_from(values: object, *, where: str) -> Recipe:
     """Return the recipe that plain values describe; numbers may be written as 8/255."""
     if not isinstance(values, dict):
         raise ValueError(f"{where} must be a list of field: value, found {values!r}")
+    return Recipe(**_plain_values(values, where=where))
+
+
+def _plain_values(values: dict[str, Any], *, where: str) -> dict[str, Any]:
     known = {spec.name: spec for spec in fields(Recipe)}
     for key in values:
         if key not in known:
@@ -134,7 +173,7 @@ def recipe_from(values: object, *, where: str) -> Recipe:
                 f"{where} has an unknown field {key!r}{checks.did_you_mean(key, known)} "
                 f"Known are {', '.join(known)}"
             )
-    return Recipe(**{key: _plain(key, value, where) for key, value in values.items()})
+    return {key: _plain(key, value, where) for key, value in values.items()}
 
 
 def ratio(text: str) -> float:
@@ -147,7 +186,7 @@ def ratio(text: str) -> float:
 
 
 _WORDS = ("objective", "schedule", "attack_mode", "std_over", "memory")
-_SWITCHES = ("reset_momentum", "compensate", "augment")
+_SWITCHES = ("reset_momentum", "awp", "compensate", "augment")
 
 
 def _plain(key: str, value: object, where: str) -> Any:

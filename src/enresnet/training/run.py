@@ -53,6 +53,7 @@ class RunConfig:
     precision: str = "32"
     fingerprint: str = ""  # of the images, once they are loaded
     parts: tuple[str, ...] = ()  # the runs it was integrated from, if it was not trained
+    weights: tuple[float, ...] = ()  # and how they weigh
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "model", canonical_name(self.model))
@@ -93,6 +94,7 @@ class Run:
             **asdict(config),
             "recipe": config.recipe.to_dict(),
             "parts": list(config.parts),
+            "weights": list(config.weights),
         }
         with replacing(folder / "config.yaml") as temporary:
             temporary.write_text(yaml.safe_dump(values, sort_keys=False))
@@ -173,7 +175,8 @@ class Run:
         missing = [name for name in ("model", "data") if name not in values]
         if missing:
             raise ValueError(f"{path} lacks {' and '.join(missing)}")
-        values["parts"] = tuple(values.get("parts", ()))
+        for name in ("parts", "weights"):
+            values[name] = tuple(values.get(name, ()))
         return cls(folder, RunConfig(**values, recipe=recipe))
 
     def record(self, epochs: Sequence[Epoch]) -> None:
@@ -210,6 +213,11 @@ class Run:
         """Return the stored network; an integrated one keeps one part in memory at a time."""
         path = self.weights(checkpoint)
         if not path.is_file():
+            if self.weights("last").is_file():
+                raise FileNotFoundError(
+                    f"{self.folder} was not validated yet, so none is the best: take "
+                    "--checkpoint last, or train on"
+                )
             raise FileNotFoundError(
                 f"{self.folder} holds no network yet: its training did not finish an epoch"
             )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,15 +19,14 @@ from torch import Tensor, nn
 
 from enresnet.data import DataSet
 from enresnet.evaluation import evaluate, score
-from enresnet.models import Ensemble
 from enresnet.models.noise import NoiseStream, share_stream
 from enresnet.randomness import named_generator, named_seed
 from enresnet.training.averaging import WeightAverage
-from enresnet.training.awp import perturbed_weights
+from enresnet.training.awp import default_gamma, perturbed_weights
 from enresnet.training.batches import share_of, step_rows
 from enresnet.training.engine import Engine
 from enresnet.training.guard import CollapseGuard
-from enresnet.training.joint import LearnedWeights
+from enresnet.training.joint import LearnedWeights, compensate
 from enresnet.training.memory import choose_memory
 from enresnet.training.objectives import OBJECTIVES, Objective, training_attack
 from enresnet.training.recipe import Recipe
@@ -96,6 +95,9 @@ class Progress:
 class Trainer:
     """Trains ``model`` on ``data`` as ``recipe`` says; ``seed`` fixes every random choice.
 
+    The model keeps the noise it has: the recipe's ``noise`` and ``std_over`` are for the networks
+    that :meth:`RunConfig.create_model` makes from a name.
+
     Iterate over :meth:`epochs`; between two epochs :attr:`result`, the network that is validated
     and kept, may be saved or looked at. ``engine`` says on which device, in which precision and
     with how many processes; by default with one, where the model is. ``stop_asked`` is heard after
@@ -128,6 +130,7 @@ class Trainer:
             few.to(self.engine.device),
             min(recipe.batch_size, len(data.train)),
             recipe.memory,
+            passes=self.objective.passes,
         )
         self._optimiser = torch.optim.SGD(
             model.parameters(),
@@ -147,7 +150,6 @@ class Trainer:
         self._weights = (
             LearnedWeights(model, recipe.weight_step) if recipe.weight_step > 0 else None
         )
-        self._loss_scale = count_members(model) if recipe.compensate else 1
         guarded = self.objective.one_step
         self._guard = CollapseGuard(data.validation, recipe, seed) if guarded else None
         self.progress = Progress()
@@ -255,8 +257,12 @@ class Trainer:
         for number in range(at.step, len(rows)):
             after_step(self._step(order[rows[number]], number, len(rows)))
         ended = time.monotonic()
-        weights = [] if self._weights is None else self._weights.step(self.engine)
+        if self._weights is not None:
+            self._weights.step(self.engine)
+            if self._average is not None:
+                self._average.follow_weights(self.model)
         note = self._watch_for_collapse()
+        weights = [] if self._weights is None else self._weights.values()
         natural, robust = self._validate()
         robust_training = self.objective.robust
         share = at.right / at.images
@@ -345,27 +351,29 @@ class Trainer:
         """
         for group in self._optimiser.param_groups:
             group["lr"] = rate
-        objective, gamma = self.objective, self.recipe.awp
+        objective = self.objective
         # DDP takes the mean over processes; a smaller share of the images weighs less.
         share = len(images) * self.engine.processes / count
         with self.engine.autocast():
             crafted = objective.craft(self.model, images, labels)
         with ExitStack() as stack:
-            if gamma > 0:
+            if self.recipe.awp:
                 with self.engine.autocast():
                     moved = perturbed_weights(
                         objective,
                         self.model,
                         (images, crafted, labels),
-                        gamma=gamma,
+                        gamma=default_gamma(self.recipe),
                         reduce=lambda gradient: self.engine.sum_over_processes(gradient * share),
                     )
                     stack.enter_context(moved)
-            if self._weights is not None:
-                stack.enter_context(self._weights.watching(crafted))
-            loss, logits = self._forward(_Batch(images, crafted, labels))
+            # Only the forward pass is watched: lean gradients run the members once more.
+            with nullcontext() if self._weights is None else self._weights.watching(crafted):
+                loss, logits = self._forward(_Batch(images, crafted, labels))
             self._stepper.zero_grad()
-            self.engine.backward(loss * (self._loss_scale * share))
+            self.engine.backward(loss * share)
+        if self.recipe.compensate:
+            compensate(self.model)
         right = (logits.argmax(dim=1) == labels).sum()
         total, hits, stop = self._exchange(loss.detach() * len(images), right)
         if not math.isfinite(total):
@@ -477,13 +485,6 @@ class _Loss(nn.Module):
     def forward(self, batch: _Batch) -> tuple[Tensor, Tensor]:
         """Return the mean loss and the logits of the crafted images."""
         return self.objective.loss(self.model, batch.images, batch.crafted, batch.labels)
-
-
-def count_members(model: nn.Module) -> int:
-    """Return how many single networks a model averages."""
-    if isinstance(model, Ensemble):
-        return sum(count_members(member) for member in model.members)
-    return 1
 
 
 def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

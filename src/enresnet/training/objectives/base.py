@@ -18,6 +18,7 @@ class Objective(ABC):
     In two steps, so that what wraps an objective can take the loss of the same images twice.
     """
 
+    passes = 1  # of the network, in the loss
     robust = True  # networks are selected by robust rather than natural accuracy
     one_step = False  # may collapse: its attack can be learned rather than withstood
 

@@ -18,6 +18,8 @@ BETA = 5.0
 class MART(AdversarialPGD):
     """Boosted cross-entropy on PGD images, and consistency weighted by doubt."""
 
+    passes = 2
+
     def loss(
         self, model: nn.Module, images: Tensor, crafted: Tensor, labels: Tensor
     ) -> tuple[Tensor, Tensor]:

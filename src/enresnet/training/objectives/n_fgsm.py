@@ -3,7 +3,8 @@ r"""N-FGSM (de Jorge et al., 2022): stronger noise before the step, and no proje
 .. math:: x' = \mathrm{Clip}_{[0, 1]}\{x + \eta + \epsilon\,\mathrm{sign}(
           \nabla_x L(x + \eta, y))\}, \qquad \eta \sim U(-2\epsilon, 2\epsilon)
 
-Two passes a step instead of Algorithm 1's eleven, and far less liable to collapse than FGSM-RS.
+x + eta is clipped to [0, 1] before the gradient is taken. Two passes a step instead of Algorithm
+1's eleven, and far less liable to collapse than FGSM-RS.
 """
 
 from __future__ import annotations

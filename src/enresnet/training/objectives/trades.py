@@ -22,6 +22,8 @@ START = 0.001  # standard deviation of the attack's start around the image
 class TRADES(Objective):
     """Cross-entropy on clean images, and consistency with images that break it most."""
 
+    passes = 2
+
     def __init__(self, recipe: Recipe, generator: torch.Generator) -> None:
         super().__init__(recipe, generator)
         self.attack = DivergencePGD(
