@@ -44,11 +44,9 @@ def describe(folder: Path) -> dict[str, Any]:
     except (ValueError, OSError, KeyError) as error:
         return {"run": str(folder), "state": "unreadable", "error": str(error)}
     state = "finished" if finished else "running" if running else "stopped"
-    columns = ("validation_natural", "validation_robust")
-    best = {
-        column: max((row[column] for row in metrics if row[column] is not None), default=None)
-        for column in columns
-    }
+    key = "validation_natural" if run.config.recipe.objective == "natural" else "validation_robust"
+    validated = [row for row in metrics if row[key] is not None]
+    best = max(validated, key=lambda row: row[key]) if validated else {}
     tested = {"clean": evaluation["natural"]["accuracy"]} if evaluation else {}
     if evaluation:
         tested |= {name: value["accuracy"] for name, value in evaluation["robust"].items()}
@@ -60,7 +58,7 @@ def describe(folder: Path) -> dict[str, Any]:
         "objective": run.config.recipe.objective,
         "epochs_done": len(metrics),
         "epochs": run.config.recipe.epochs,
-        **best,
+        **{name: best.get(name) for name in ("validation_natural", "validation_robust")},
         "test": tested,
         "resume": f"enresnet resume {folder}" if state == "stopped" else None,
     }
@@ -68,32 +66,16 @@ def describe(folder: Path) -> dict[str, Any]:
 
 def _row(run: dict[str, Any]) -> dict[str, str]:
     if run["state"] == "unreadable":
-        return dict.fromkeys(_COLUMNS, "") | {"run": run["run"], "state": run["error"]}
+        return {"run": run["run"], "state": run["error"], "validation, %": "", "test, %": ""}
+    names = {"clean": "validation_natural", "attacked": "validation_robust"}
     return {
         "run": run["run"],
-        "state": run["state"],
-        "model": run["model"],
-        "data": Path(run["data"]).name,
-        "objective": run["objective"],
-        "epochs": f"{run['epochs_done']}/{run['epochs']}",
-        "best validation, % (clean, attacked)": ", ".join(
-            _percent(run[name]) for name in ("validation_natural", "validation_robust")
-        ),
-        "test, %": ", ".join(f"{name} {_percent(value)}" for name, value in run["test"].items()),
+        "state": f"{run['state']}, {run['epochs_done']} of {run['epochs']} epochs",
+        "validation, %": _percents({name: run[key] for name, key in names.items()}),
+        "test, %": _percents(run["test"]),
     }
 
 
-_COLUMNS = (
-    "run",
-    "state",
-    "model",
-    "data",
-    "objective",
-    "epochs",
-    "best validation, % (clean, attacked)",
-    "test, %",
-)
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f}"
+def _percents(values: dict[str, float | None]) -> str:
+    known = {name: value for name, value in values.items() if value is not None}
+    return "\n".join(f"{name} {100 * value:.1f}" for name, value in known.items())
