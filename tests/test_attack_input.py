@@ -159,16 +159,16 @@ def test_batch_size(batch_size):
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
-        ("fgsm", "FGSM(epsilon=8/255, norm='linf', eot=1, goal='untargeted')"),
+        ("fgsm", "FGSM(epsilon=8/255, norm='linf', eot=1, goal='untargeted', precision='auto')"),
         (
             "ifgsm20",
             "IFGSM(epsilon=8/255, step_size=2/255, steps=20, norm='linf', eot=1, "
-            "goal='untargeted')",
+            "goal='untargeted', precision='auto')",
         ),
         (
             "pgd7_l2",
             "PGD(epsilon=0.5, step_size=0.125, steps=7, restarts=1, norm='l2', eot=1, "
-            "goal='untargeted')",
+            "goal='untargeted', precision='auto')",
         ),
         (
             "cw",

@@ -16,7 +16,18 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "enresnet"
 
 # Data flows from left to right; a module imports from its own room and from rooms to its left.
-ROOMS = ["data", "models", "attacks", "evaluation", "training", "pde", "paper", "report", "cli"]
+ROOMS = [
+    "native",
+    "data",
+    "models",
+    "attacks",
+    "evaluation",
+    "training",
+    "pde",
+    "paper",
+    "report",
+    "cli",
+]
 FOUNDATION = [
     "checks",
     "drawing",

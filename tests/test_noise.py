@@ -37,7 +37,7 @@ def test_example_std_keeps_batch_mates_apart_and_batch_std_does_not():
     for std_over, apart in (("example", True), ("batch", False)):
         one, two = (inject_noise(v, std_over=std_over, generator=seeded(1))[0] for v in (x, other))
         assert torch.equal(one, two) == apart
-    expected = x + 0.1 * x.std(correction=0) * torch.randn(x.shape, generator=seeded(1))
+    expected = x + 0.1 * x.std(correction=0) * NoiseStream(seeded(1)).normal_like(x)
     torch.testing.assert_close(inject_noise(x, std_over="batch", generator=seeded(1)), expected)
 
 
@@ -174,8 +174,8 @@ def test_noise_where_there_is_no_place_for_it():
 def test_the_standard_deviation_is_that_of_the_pixels_themselves():
     """Var is the mean squared deviation: no correction, which two pixels would show."""
     x = torch.tensor([[0.0, 2.0]])
-    noise = torch.empty_like(x).normal_(generator=seeded(1))
-    torch.testing.assert_close(inject_noise(x, 1.0, generator=seeded(1)), x + noise)
+    draws = NoiseStream(seeded(1)).normal_like(x)
+    torch.testing.assert_close(inject_noise(x, 1.0, generator=seeded(1)), x + draws)
 
 
 def test_bad_tensors_and_generators():

@@ -94,7 +94,7 @@ def test_images_are_those_of_foolbox_in_float64(trained, digits, ours, theirs):
 def test_float32_images_are_right_where_the_softmax_saturates(trained, digits):
     """There foolbox's gradient in float32 points elsewhere: it loses the label's share of it."""
     images, labels = digits[0][-200:], digits[1][-200:]
-    attack = FGSM(epsilon=1.0, norm="l2")
+    attack = FGSM(epsilon=1.0, norm="l2", precision="32")
     truth = attack(copied(trained, torch.float64), images.double(), labels).float()
     mine = attack(trained, images, labels)
     torch.testing.assert_close(mine, truth, rtol=0, atol=1e-5)

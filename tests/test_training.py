@@ -98,7 +98,7 @@ def test_a_step_is_that_of_sgd(digits):
     for name, parameter in twin.named_parameters():
         gradient = parameter.grad + 0.5 * parameter
         expected = parameter - 0.1 * (gradient + 0.7 * gradient)  # Nesterov's first step
-        torch.testing.assert_close(model.get_parameter(name), expected, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(model.get_parameter(name), expected, rtol=1e-2, atol=1e-4)
 
 
 def test_training_learns_and_robust_training_makes_robust():

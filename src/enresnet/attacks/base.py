@@ -6,6 +6,7 @@ import inspect
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from enresnet import checks
 from enresnet.attacks.gradient import Model, expected_gradient, frozen, module_of
 from enresnet.attacks.losses import cross_entropy, margin, rivals
+from enresnet.attacks.precision import wants_bfloat16
 from enresnet.progress import progress_bar
 
 GOALS = ("untargeted", "targeted", "runner_up")
@@ -32,6 +34,8 @@ class Attack(ABC):
     class but the label; ``"targeted"``, the class given in the label's place; ``"runner_up"``, the
     class that comes first on the clean image if the label is left out.
     """
+
+    precision = "32"  # of gradients; see precision.py
 
     def __init__(self, *, eot: int = 1, goal: str = "untargeted") -> None:
         self.eot = checks.integer("eot", eot, low=1)
@@ -77,6 +81,7 @@ class Attack(ABC):
                     seeds=seeds[rows],
                     classifier=classifier,
                     eot=self.eot,
+                    reduced=wants_bfloat16(model, images[:0].to(device), self.precision),
                 )
                 result[rows] = self._perturb(batch.aimed(self.goal))
         classifier.warn_of_bad_gradients()
@@ -165,6 +170,7 @@ class Batch:
     classifier: Classifier
     eot: int
     targeted: bool = False
+    reduced: bool = False  # gradients in bfloat16
 
     def aimed(self, goal: str) -> Batch:
         """Return the batch with what the goal makes of its labels."""
@@ -202,12 +208,17 @@ class Batch:
         NaN becomes 0 and infinity the largest number, so that neither reaches the images; such
         gradients are counted.
         """
-        gradient = expected_gradient(lambda x: loss(self.logits(x)), point, self.eot)
+        gradient = expected_gradient(lambda x: loss(self._reduced_logits(x)), point, self.eot)
         finite = gradient.flatten(1).isfinite().all(dim=1)
         if not finite.all():
             self.classifier.bad_gradients += int((~finite).sum())
             gradient = gradient.nan_to_num()
         return gradient
+
+    def _reduced_logits(self, point: Tensor) -> Tensor:
+        reduced = torch.autocast(point.device.type, torch.bfloat16)
+        with reduced if self.reduced else nullcontext():
+            return self.logits(point)
 
     @torch.no_grad()
     def judge(self, point: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,6 +18,7 @@ class FGSM(IFGSM):
         norm: str = "linf",
         eot: int = 1,
         goal: str = "untargeted",
+        precision: str = "auto",
     ) -> None:
         epsilon = check_epsilon(epsilon, norm)
         super().__init__(
@@ -27,6 +28,7 @@ class FGSM(IFGSM):
             norm=norm,
             eot=eot,
             goal=goal,
+            precision=precision,
         )
 
     @property

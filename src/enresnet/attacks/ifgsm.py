@@ -11,6 +11,7 @@ from torch import Tensor
 from enresnet import checks
 from enresnet.attacks.base import Attack, Batch, Loss
 from enresnet.attacks.geometry import BALLS, Ball
+from enresnet.attacks.precision import PRECISIONS
 
 DEFAULT_EPSILON = {"linf": 8 / 255, "l2": 0.5}
 
@@ -21,6 +22,8 @@ class IFGSM(Attack):
     ``epsilon`` and ``step_size`` are in units of the image's range [0, 1]; the paper's 8/255 and
     2/255 are the defaults, and another epsilon brings a step of a quarter of it. ``norm="l2"``
     steps along the normalised gradient inside the Euclidean ball, of radius 0.5 by default.
+    ``precision`` is that of the gradients: ``"32"``, ``"bf16"``, or ``"auto"``, which is bfloat16
+    for our own networks on hardware that computes in it.
     """
 
     def __init__(
@@ -32,8 +35,10 @@ class IFGSM(Attack):
         norm: str = "linf",
         eot: int = 1,
         goal: str = "untargeted",
+        precision: str = "auto",
     ) -> None:
         super().__init__(eot=eot, goal=goal)
+        self.precision = checks.choice("precision", precision, PRECISIONS)
         self.epsilon = check_epsilon(epsilon, norm)
         self.norm = norm
         if step_size is None:

@@ -36,6 +36,7 @@ class PGD(IFGSM):
         norm: str = "linf",
         eot: int = 1,
         goal: str = "untargeted",
+        precision: str = "auto",
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(
@@ -45,6 +46,7 @@ class PGD(IFGSM):
             norm=norm,
             eot=eot,
             goal=goal,
+            precision=precision,
         )
         self.restarts = checks.integer("restarts", restarts, low=1)
         self.generator = checked_generator(generator)

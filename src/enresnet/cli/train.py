@@ -76,7 +76,7 @@ def command(
     limit: int | None = None,
     size: int | None = None,
     gray: bool = False,
-    precision: str = "32",
+    precision: str = "auto",
     out: Path | None = None,
     json: Path | None = None,
 ) -> None:
@@ -96,7 +96,7 @@ def command(
         limit: Use only the first so many images.
         size: Side in pixels to which the images of a folder are scaled and cut; 32 by default.
         gray: Read the images of a folder as gray.
-        precision: 32, bf16-mixed, or 16-mixed on a GPU.
+        precision: 32, bf16-mixed, 16-mixed on a GPU, or auto: bf16-mixed where it is fast.
         out: The run folder; by default runs/DATA-MODEL-RECIPE-seedS.
         json: Also write the epochs to this file.
     """

@@ -9,13 +9,14 @@ Images come in [0, 1]; normalisation, if any, happens inside.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from enresnet import checks
+from enresnet.models.folded import Folded, folded
 from enresnet.models.noise import NoiseInjection, NoiseStream, noise_modules
 from enresnet.randomness import checked_generator
 
@@ -130,6 +131,7 @@ class ResNet(nn.Module):
         # Not persistent: they are hyper-parameters, kept in ``config``.
         self.register_buffer("_shift", _channel_buffer(self.mean), persistent=False)
         self.register_buffer("_scale", _channel_buffer(self.std), persistent=False)
+        self.fold: tuple[Any, Folded] | None = None  # see folded
         self.reset_parameters(generator)
 
     @torch.no_grad()
@@ -175,12 +177,23 @@ class ResNet(nn.Module):
             x = x - self._shift
         if self._scale is not None:
             x = x / self._scale
+        if (fast := folded(self, x)) is not None:
+            return fast(x)
         x = self.stem(x)
         for stage in self.stages:
             x = stage(x)
         features = self.bn(x).relu_().mean(dim=(2, 3))
         logits: Tensor = self.classifier(features)
         return logits
+
+    def all_blocks(self) -> Iterator[nn.Module]:
+        """Yield the residual blocks in order."""
+        for stage in self.stages:
+            assert isinstance(stage, nn.Sequential)
+            yield from stage
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "fold": None}  # made anew where it is needed
 
     def _check(self, images: Tensor) -> None:
         if not images.is_floating_point():

@@ -29,11 +29,12 @@ class WeightAverage:
         """Let the average follow by one step, the ``step``-th."""
         decay = min(self.decay, (1 + step) / (10 + step))
         averages, values = self.model.state_dict(), model.state_dict()
-        for name, average in averages.items():
-            if average.is_floating_point():
-                average.lerp_(values[name], 1 - decay)
-            else:
-                average.copy_(values[name])
+        floating = [name for name, value in averages.items() if value.is_floating_point()]
+        torch._foreach_lerp_(
+            [averages[name] for name in floating], [values[name] for name in floating], 1 - decay
+        )
+        for name in averages.keys() - set(floating):
+            averages[name].copy_(values[name])
         self.follow_weights(model)
 
     @torch.no_grad()

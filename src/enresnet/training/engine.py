@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from enresnet import checks
+from enresnet.attacks.precision import fast_bfloat16
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 ACCELERATORS = ("auto", "cpu", "cuda", "gpu", "mps")
-PRECISIONS = ("32", "bf16-mixed", "16-mixed")
+PRECISIONS = ("auto", "32", "bf16-mixed", "16-mixed")
 
 
 class LostProcessError(ConnectionError):
@@ -31,6 +32,7 @@ class LostProcessError(ConnectionError):
 class Engine:
     """One process's view of the hardware.
 
+    ``precision`` is 32, bf16-mixed, 16-mixed or auto: bf16-mixed where the hardware computes in it.
     With ``devices`` above 1 the first process starts the others by running its own command again;
     under torchrun and SLURM they are there already.
     """
@@ -50,7 +52,7 @@ class Engine:
         self.processes = checks.integer("devices", count, low=1) * checks.integer(
             "nodes", nodes, low=1
         )
-        self.precision, self.sync_batchnorm = precision, sync_batchnorm
+        self.sync_batchnorm = sync_batchnorm
         if precision == "16-mixed" and not _has_gpu(accelerator):
             raise ValueError("precision 16-mixed needs a GPU; on a CPU take bf16-mixed")
         if sync_batchnorm and not _has_gpu(accelerator):
@@ -58,6 +60,10 @@ class Engine:
                 "sync_batchnorm needs GPUs: on CPUs torch has only statistics of one process each"
             )
         self._fabric = _fabric(accelerator, devices, nodes, self.processes, precision)
+        self.precision = precision
+        if precision == "auto":
+            self.precision = "bf16-mixed" if fast_bfloat16(self._fabric.device) else "32"
+            self._fabric = _fabric(accelerator, devices, nodes, self.processes, self.precision)
 
     @classmethod
     def for_model(cls, model: nn.Module) -> Engine:
@@ -152,6 +158,7 @@ def _fabric(
 
 
 _PRECISION: dict[str, Any] = {
+    "auto": "32-true",  # until the device is known
     "32": "32-true",
     "bf16-mixed": "bf16-mixed",
     "16-mixed": "16-mixed",

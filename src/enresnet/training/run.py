@@ -50,7 +50,7 @@ class RunConfig:
     limit: int | None = None  # the first images only
     size: int | None = None  # of the images of a folder
     gray: bool = False
-    precision: str = "32"
+    precision: str = "auto"  # 32 or bf16-mixed once the hardware is known
     fingerprint: str = ""  # of the images, once they are loaded
     parts: tuple[str, ...] = ()  # the runs it was integrated from, if it was not trained
     weights: tuple[float, ...] = ()  # and how they weigh

@@ -48,9 +48,14 @@ def train(
         checks.number("checkpoint_every", checkpoint_every, low=0)
     if engine is None:
         engine = Engine(precision=config.precision)
+    elif config.precision not in ("auto", engine.precision):
+        raise ValueError(
+            f"precision is {config.precision} in the configuration and {engine.precision} in the "
+            "engine; they must be the same"
+        )
     data = config.load_data()
     data.check_classes()
-    config = replace(config, fingerprint=data.fingerprint)
+    config = replace(config, fingerprint=data.fingerprint, precision=engine.precision)
     with ExitStack() as stack:
         run = Run(out, config)
         first = first_process()

@@ -124,20 +124,26 @@ class Trainer:
         self._noise = NoiseStream(named_generator(seed, "noise"))
         share_stream(model, self._noise)
         self.objective = OBJECTIVES[recipe.objective](recipe, self._attack)
+        # Channels last: faster on CPUs, and on GPUs in reduced precision.
+        whole = self.engine.device.type == "cuda" and self.engine.precision == "32"
+        self._format = torch.contiguous_format if whole else torch.channels_last
+        model.to(memory_format=self._format)  # type: ignore[call-overload]
         few, _ = data.train.batch(slice(2))
-        self.lean = choose_memory(
-            model.to(self.engine.device),
-            few.to(self.engine.device),
-            min(recipe.batch_size, len(data.train)),
-            recipe.memory,
-            passes=self.objective.passes,
-        )
+        with self.engine.autocast():
+            self.lean = choose_memory(
+                model.to(self.engine.device),
+                few.to(self.engine.device),
+                min(recipe.batch_size, len(data.train)),
+                recipe.memory,
+                passes=self.objective.passes,
+            )
         self._optimiser = torch.optim.SGD(
             model.parameters(),
             lr=recipe.learning_rate,
             momentum=recipe.momentum,
             nesterov=recipe.momentum > 0,
             weight_decay=recipe.weight_decay,
+            fused=self.engine.device.type in ("cpu", "cuda"),
         )
         self._loss = _Loss(model, self.objective)
         self._forward, self._stepper = self.engine.prepare(self._loss, self._optimiser)
@@ -231,7 +237,8 @@ class Trainer:
         self._optimiser.state.clear()
         for name, parameter in self.model.named_parameters():
             if name in momenta:
-                momentum = momenta[name].to(parameter.device, copy=True)
+                # In the weight's own memory format, which fused SGD counts on.
+                momentum = torch.empty_like(parameter, requires_grad=False).copy_(momenta[name])
                 self._optimiser.state[parameter]["momentum_buffer"] = momentum
 
     @property
@@ -327,7 +334,8 @@ class Trainer:
         pixels = train.pixels[rows]
         if self.recipe.augment:
             pixels = self.data.augmentation(pixels, self._augment)
-        return train.in_unit_range(pixels).to(device), train.labels[rows].to(device)
+        images = train.in_unit_range(pixels).to(device).contiguous(memory_format=self._format)
+        return images, train.labels[rows].to(device)
 
     def _rate(self, epoch: int, within: float) -> float:
         """Return the rate: step changes between epochs, one_cycle with every step."""

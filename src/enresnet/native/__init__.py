@@ -1,0 +1,140 @@
+"""Loops in C for what torch has no single operation for: Gaussian noise, fused seams of blocks.
+
+``noise.c`` is compiled by the machine's own compiler when it is first needed (``make`` does it
+ahead) and kept in the user's cache. Without a compiler, or with ``ENRESNET_NATIVE=0``, everything
+works through torch's own operations, with other draws from the same seed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from enresnet.files import replacing
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SOURCES = ("noise.c", "noise_loops.h")
+FAST = ["-O3", "-march=native", "-fno-math-errno"]
+# The first that compiles: some compilers know no OpenMP, some no preferred width.
+FLAGS = ([*FAST, "-mprefer-vector-width=512", "-fopenmp"], [*FAST, "-fopenmp"], FAST)
+
+_P, _I, _F, _U, _T = (
+    ctypes.c_void_p,
+    ctypes.c_int64,
+    ctypes.c_float,
+    ctypes.c_uint64,
+    ctypes.c_int,
+)
+_ARGUMENTS = {
+    "normal": [_P, _I, _U, _T],
+    "inject": [_P, _P, _I, _I, _F, _U, _P, _P, _T],
+    "inject_backward": [_P, _P, _P, _P, _I, _I, _P, _P, _T],
+    "seam": [_P] * 7 + [_I, _I, _I, _F, _U, _P, _P, _T],
+    "seam_backward": [_P] * 7 + [_I, _I, _I, _F, _P, _P, _T],
+}
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """Return the compiled loops, or None where they cannot be had."""
+    if os.environ.get("ENRESNET_NATIVE") == "0":
+        return None
+    import torch  # first: its OpenMP is then ours too, and their threads do not fight
+
+    del torch
+    try:
+        path = _folder() / f"noise-{_key()}.so"
+        if not path.is_file():
+            _compile(path)
+        loaded = ctypes.CDLL(str(path))
+    except (OSError, subprocess.SubprocessError):
+        return None
+    for name, arguments in _ARGUMENTS.items():
+        for kind in ("float", "bfloat"):
+            function = getattr(loaded, f"{name}_{kind}")
+            function.argtypes, function.restype = arguments, None
+    return loaded
+
+
+def supports(x: Tensor) -> bool:
+    """Return whether the loops can work on a tensor: float32 or bfloat16, dense, on the CPU."""
+    import torch
+
+    return (
+        x.device.type == "cpu"
+        and x.dtype in (torch.float32, torch.bfloat16)
+        and not is_traced()
+        and library() is not None
+    )
+
+
+def is_traced() -> bool:
+    """Return whether torch is looking at operations rather than running them."""
+    import torch
+
+    return bool(torch.compiler.is_compiling() or torch._C._get_tracing_state())
+
+
+def call(name: str, like: Tensor, *arguments: Any) -> None:
+    """Call a loop of the type of ``like``; tensors become addresses, the threads are torch's."""
+    import torch
+
+    loaded = library()
+    assert loaded is not None
+    kind = "bfloat" if like.dtype == torch.bfloat16 else "float"
+    plain = [a.data_ptr() if isinstance(a, torch.Tensor) else a for a in arguments]
+    getattr(loaded, f"{name}_{kind}")(*plain, torch.get_num_threads())
+
+
+def _folder() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(root) / "enresnet"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    except OSError:
+        pass
+    return Path(tempfile.mkdtemp(prefix="enresnet-"))  # of this process alone
+
+
+def _key() -> str:
+    """Return what must be the same for a compiled file to be used: sources, flags, processor."""
+    here = Path(__file__).parent
+    digest = hashlib.sha256(repr(FLAGS).encode())
+    for name in SOURCES:
+        digest.update((here / name).read_bytes())
+    digest.update(platform.machine().encode())
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        digest.update(next((line for line in lines if line.startswith("flags")), "").encode())
+    except OSError:
+        digest.update(platform.processor().encode())
+    return digest.hexdigest()[:16]
+
+
+def _compile(path: Path) -> None:
+    compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), None)
+    if compiler is None:
+        raise OSError("no C compiler")
+    source = Path(__file__).with_name(SOURCES[0])
+    error: Exception = OSError("nothing tried")
+    for flags in FLAGS:
+        try:
+            with replacing(path) as temporary:
+                words = [*flags, "-shared", "-fPIC", str(source), "-o", str(temporary), "-lm"]
+                subprocess.run([compiler, *words], check=True, capture_output=True, timeout=120)
+            return
+        except subprocess.SubprocessError as failed:
+            error = failed
+    raise error

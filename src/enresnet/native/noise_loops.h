@@ -1,0 +1,192 @@
+/* The loops of noise.c for one type: TYPE in memory, float in registers. An example is a row. */
+
+/* A full vector, or the last few elements of a row, padded by zeros. */
+static inline vf NAME(read)(const TYPE *p, int64_t left)
+{
+    if (left >= LANES) return LOAD(p);
+    TYPE few[LANES] = {0};
+    memcpy(few, p, (size_t)(left > 0 ? left : 0) * sizeof(TYPE));
+    return LOAD(few);
+}
+
+static inline void NAME(write)(TYPE *p, vf x, int64_t left)
+{
+    if (left >= LANES) {
+        STORE(p, x);
+        return;
+    }
+    TYPE few[LANES];
+    STORE(few, x);
+    memcpy(p, few, (size_t)(left > 0 ? left : 0) * sizeof(TYPE));
+}
+
+/* Mean and standard deviation of a row, in two passes over memory that is near by then. */
+static void NAME(moments)(const TYPE *x, int64_t count, float *mean, float *deviation)
+{
+    vf sum = {0};
+    double whole = 0, squares = 0;
+    for (int64_t i = 0; i < count; i += LANES) {
+        sum += NAME(read)(x + i, count - i);
+        if (i % CHUNK == CHUNK - LANES) { whole += total(sum); sum = (vf){0}; }
+    }
+    float middle = (float)((whole + total(sum)) / (double)count);
+    sum = (vf){0};
+    for (int64_t i = 0; i < count; i += LANES) {
+        vf d = NAME(read)(x + i, count - i) - middle;
+        if (count - i < LANES)
+            for (int64_t lane = count - i; lane < LANES; lane++) d[lane] = 0;
+        sum += d * d;
+        if (i % CHUNK == CHUNK - LANES) { squares += total(sum); sum = (vf){0}; }
+    }
+    *mean = middle;
+    *deviation = (float)sqrt((squares + total(sum)) / (double)count);
+}
+
+/* to = from + scale n, for one row */
+static void NAME(disturb)(const TYPE *from, TYPE *to, int64_t count, float scale, uint64_t key,
+                          uint64_t row)
+{
+    uint64_t chunks = (uint64_t)((count + CHUNK - 1) / CHUNK);
+    for (uint64_t chunk = 0; chunk < chunks; chunk++) {
+        int64_t i = (int64_t)chunk * CHUNK, end = i + CHUNK < count ? i + CHUNK : count;
+        bits state = start(key, row * chunks + chunk);
+        vf first, second;
+        for (; i + DRAWS <= end; i += DRAWS) {
+            normals(&state, &first, &second);
+            STORE(to + i, LOAD(from + i) + scale * first);
+            STORE(to + i + LANES, LOAD(from + i + LANES) + scale * second);
+        }
+        if (i < end) {
+            int64_t j = i + LANES;
+            normals(&state, &first, &second);
+            NAME(write)(to + i, NAME(read)(from + i, end - i) + scale * first, end - i);
+            NAME(write)(to + j, NAME(read)(from + j, end - j) + scale * second, end - j);
+        }
+    }
+}
+
+/* y = x + noise * deviation n */
+void NAME(inject)(const TYPE *x, TYPE *y, int64_t rows, int64_t count, float noise, uint64_t key,
+                  float *mean, float *deviation, int threads)
+{
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t row = 0; row < rows; row++) {
+        const TYPE *from = x + row * count;
+        NAME(moments)(from, count, mean + row, deviation + row);
+        NAME(disturb)(from, y + row * count, count, noise * deviation[row], key, (uint64_t)row);
+    }
+}
+
+/* The gradient with respect to x. */
+void NAME(inject_backward)(const TYPE *g, const TYPE *x, const TYPE *y, TYPE *out, int64_t rows,
+                           int64_t count, const float *mean, const float *deviation, int threads)
+{
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t row = 0; row < rows; row++) {
+        const TYPE *a = g + row * count, *b = x + row * count, *c = y + row * count;
+        TYPE *to = out + row * count;
+        double whole = 0;
+        vf sum = {0};
+        for (int64_t i = 0; i < count; i += LANES) {
+            int64_t left = count - i;
+            sum += NAME(read)(a + i, left) * (NAME(read)(c + i, left) - NAME(read)(b + i, left));
+            if (i % CHUNK == CHUNK - LANES) { whole += total(sum); sum = (vf){0}; }
+        }
+        whole += total(sum);
+        /* noise <g, n> / (count deviation) = <g, y - x> / (count deviation^2); flat rows have 0 */
+        double variance = (double)deviation[row] * deviation[row];
+        float slope = variance > 0 ? (float)(whole / ((double)count * variance)) : 0.0f;
+        float middle = mean[row];
+        for (int64_t i = 0; i < count; i += LANES) {
+            int64_t left = count - i;
+            vf value = NAME(read)(a + i, left) + slope * (NAME(read)(b + i, left) - middle);
+            NAME(write)(to + i, value, left);
+        }
+    }
+}
+
+/* N(0, 1) draws */
+void NAME(normal)(TYPE *y, int64_t count, uint64_t key, int threads)
+{
+    int64_t chunks = (count + CHUNK - 1) / CHUNK;
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t chunk = 0; chunk < chunks; chunk++) {
+        int64_t i = chunk * CHUNK, end = i + CHUNK < count ? i + CHUNK : count;
+        bits state = start(key, (uint64_t)chunk);
+        for (; i < end; i += DRAWS) {
+            vf first, second;
+            normals(&state, &first, &second);
+            NAME(write)(y + i, first, end - i);
+            NAME(write)(y + i + LANES, second, end - i - LANES);
+        }
+    }
+}
+
+/* The seam between two residual blocks of a network that is attacked, channels last:
+ *
+ *   z = residual + skip,  y = z + noise * std(z) n,  active = relu(scale y + shift)
+ *
+ * scale and shift are what BatchNorm amounts to in evaluation; channels is a multiple of LANES. */
+void NAME(seam)(const TYPE *residual, const TYPE *skip, const float *scale, const float *shift,
+                TYPE *z, TYPE *y, TYPE *active, int64_t rows, int64_t count, int64_t channels,
+                float noise, uint64_t key, float *mean, float *deviation, int threads)
+{
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t offset = row * count;
+        TYPE *sum = z + offset, *to = y + offset, *on = active + offset;
+        if (skip)
+            for (int64_t i = 0; i < count; i += LANES)
+                STORE(sum + i, LOAD(residual + offset + i) + LOAD(skip + offset + i));
+        else
+            sum = (TYPE *)residual + offset;
+        if (noise > 0) {
+            NAME(moments)(sum, count, mean + row, deviation + row);
+            NAME(disturb)(sum, to, count, noise * deviation[row], key, (uint64_t)row);
+        } else
+            to = sum;
+        for (int64_t i = 0; i < count; i += channels)
+            for (int64_t c = 0; c < channels; c += LANES) {
+                vf x = LOAD(to + i + c) * load_float(scale + c) + load_float(shift + c);
+                STORE(on + i + c, (vf)((vi)x & ~(x <= 0.0f))); /* NaN stays */
+            }
+    }
+}
+
+/* Its gradient, the same for residual and skip; of g_y and g_active one may be missing. */
+void NAME(seam_backward)(const TYPE *g_y, const TYPE *g_active, const float *scale, const TYPE *z,
+                         const TYPE *y, const TYPE *active, TYPE *out, int64_t rows, int64_t count,
+                         int64_t channels, float noise, const float *mean, const float *deviation,
+                         int threads)
+{
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t offset = row * count;
+        const TYPE *sum = z + offset, *to = y + offset;
+        TYPE *g = out + offset;
+        double whole = 0;
+        vf dot = {0};
+        for (int64_t i = 0; i < count; i += channels)
+            for (int64_t c = 0; c < channels; c += LANES) {
+                int64_t at = i + c;
+                vf value = {0};
+                if (g_active) {
+                    vf through = LOAD(g_active + offset + at) * load_float(scale + c);
+                    value = (vf)((vi)through & (LOAD(active + offset + at) > 0.0f));
+                }
+                if (g_y) value += LOAD(g_y + offset + at);
+                STORE(g + at, value);
+                if (noise > 0) {
+                    dot += value * (LOAD(to + at) - LOAD(sum + at));
+                    if (at % CHUNK == CHUNK - LANES) { whole += total(dot); dot = (vf){0}; }
+                }
+            }
+        if (!(noise > 0)) continue;
+        whole += total(dot);
+        double variance = (double)deviation[row] * deviation[row];
+        float slope = variance > 0 ? (float)(whole / ((double)count * variance)) : 0.0f;
+        float middle = mean[row];
+        for (int64_t i = 0; i < count; i += LANES)
+            STORE(g + i, LOAD(g + i) + slope * (LOAD(sum + i) - middle));
+    }
+}
