@@ -4,9 +4,12 @@ import errno
 import json
 import os
 import random
+import re
 import signal
+import subprocess
 import sys
 import time
+import warnings
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -14,11 +17,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from enresnet import files as files_module
 from enresnet.cli import main
 from enresnet.data import DataSet, Images, load_data
 from enresnet.models import create_model
 from enresnet.training import Engine, Recipe, Run, RunConfig, Trainer, Watcher, load_recipe, train
-from enresnet.training import checkpoint as checkpoint_module
 from enresnet.training import memory as memory_module
 from enresnet.training.batches import share_of, step_rows
 from enresnet.training.checkpoint import checkpoints, newest_checkpoint, write_checkpoint
@@ -156,7 +159,8 @@ class TestCheckpoints:
             "step-0000000002.safetensors",
             "step-0000000010.safetensors",
         ]
-        read, facts = newest_checkpoint(tmp_path)
+        read, facts, damaged = newest_checkpoint(tmp_path)
+        assert not damaged
         assert facts == {"step": 10}
         torch.testing.assert_close(read, tensors, rtol=0, atol=0)
         assert newest_checkpoint(tmp_path / "none") is None
@@ -177,9 +181,16 @@ class TestCheckpoints:
             content[-5] ^= 1
         assert bytes(content) != path.read_bytes()
         path.write_bytes(content)
-        with pytest.warns(UserWarning, match="is damaged .*; going on from the one before"):
-            _, facts = newest_checkpoint(tmp_path)
+        with pytest.warns(UserWarning, match="is damaged .*; looking at the one before"):
+            _, facts, damaged = newest_checkpoint(tmp_path)
         assert facts == {"step": 1}
+        assert damaged == [path]
+
+    def test_the_one_just_written_is_never_removed(self, tmp_path):
+        for step in (40, 50, 56):
+            (tmp_path / f"step-{step:010d}.safetensors").write_bytes(b"")
+        path = write_checkpoint(tmp_path, 45, {"a": torch.zeros(1)}, {})
+        assert path in checkpoints(tmp_path)
 
     def test_a_folder_of_damaged_ones_is_not_overwritten(self, tmp_path):
         config = RunConfig(model="resnet8", data="digits", recipe=QUICK, limit=200)
@@ -269,6 +280,23 @@ class TestRunFolder:
         with pytest.raises(FileExistsError, match="exists already"):
             train(self.config, tmp_path / "file")
 
+    def test_a_start_cut_short_does_not_block(self, tmp_path):
+        (tmp_path / "run").mkdir()
+        leftover = tmp_path / "run" / ".config.yaml.123.0a1b2c3d.tmp"
+        leftover.write_text("half")
+        run = train(self.config, tmp_path / "run")
+        assert run.finished
+        assert not leftover.exists()
+
+    def test_a_run_is_finished_only_when_its_picture_is_drawn(self, tmp_path, monkeypatch):
+        watcher = sys.modules["enresnet.training.watcher"]
+        monkeypatch.setattr(watcher.Picture, "_draw", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            train(self.config, tmp_path / "run", checkpoint_every=0)
+        monkeypatch.undo()
+        assert not Run.open(tmp_path / "run").finished
+        assert (train(self.config, tmp_path / "run").folder / "curves.png").is_file()
+
     def test_one_process_at_a_time(self, tmp_path):
         def second():
             with pytest.raises(FileExistsError, match="is being trained by another process"):
@@ -299,26 +327,54 @@ class TestFaults:
     config = RunConfig(model="resnet8", data="digits", recipe=QUICK, limit=200)
 
     def test_a_full_disk(self, tmp_path, monkeypatch):
-        real, calls = checkpoint_module.os.fsync, []
+        real, calls = files_module.os.fsync, []
 
         def full(number):
             calls.append(number)
-            if len(calls) > 2:
+            if len(calls) > 3:  # the configuration and two checkpoints
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             real(number)
 
-        monkeypatch.setattr(checkpoint_module.os, "fsync", full)
+        monkeypatch.setattr(files_module.os, "fsync", full)
         message = (
             "cannot write to .*: No space left on device; the state of step 2 is kept.*; "
             "once that is mended, run the same command again"
         )
         with pytest.raises(OSError, match=message):
             train(self.config, tmp_path / "run", checkpoint_every=0)
-        monkeypatch.setattr(checkpoint_module.os, "fsync", real)
+        monkeypatch.setattr(files_module.os, "fsync", real)
         assert not list((tmp_path / "run").rglob("*.tmp"))
         seen = StopAt(0)
         train(self.config, tmp_path / "run", watchers=[seen])
         assert seen.resumed.startswith("resuming from step 2 ")
+
+    def test_a_file_that_may_not_grow(self, tmp_path):
+        """The system's own refusal, wherever it comes: here in writing the networks."""
+        limit = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (400_000,) * 2);"
+        code = f"{limit} from enresnet.cli import main; sys.exit(main(sys.argv[1:]))"
+        words = "train --model resnet14 --data digits --recipe natural --limit 200 --epochs 2"
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words.split(), "--out", str(tmp_path / "run")],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        assert done.returncode == 2, done.stderr
+        assert "cannot write to" in done.stderr
+        assert "File too large; nothing was stored yet" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert not list((tmp_path / "run").rglob("*.tmp"))
+
+    @pytest.mark.parametrize("recipe", ["paper", "fast", "natural"])
+    def test_a_rate_that_ruins_the_network(self, recipe, tmp_path, capsys):
+        words = f"train --model en1_resnet8 --data digits --recipe {recipe} --limit 300 --epochs 2"
+        more = ["--learning-rate", "1e30", "--batch-size", "32", "--out", str(tmp_path / "run")]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of gradients that are not finite
+            assert main([*words.split(), *more]) == 2
+        shown = capsys.readouterr().err
+        assert re.search(r"the loss became (nan|inf) in epoch 1, step \d+; start another", shown)
+        assert "nothing was stored yet" in shown
 
     def test_a_loss_that_is_not_finite(self, tmp_path):
         def spoil():
@@ -328,7 +384,7 @@ class TestFaults:
         watcher = StopAt(3, spoil)
         with pytest.raises(FloatingPointError, match="no longer finite after step 3.*step 2 is"):
             train(self.config, tmp_path / "run", checkpoint_every=0, watchers=[watcher])
-        _, facts = newest_checkpoint(tmp_path / "run" / "last")
+        _, facts, _ = newest_checkpoint(tmp_path / "run" / "last")
         assert facts["progress"]["step"] == 2
         watcher = StopAt(3, spoil)
         with (
@@ -365,7 +421,7 @@ class TestFaults:
         def burst():
             raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you ...")
 
-        with pytest.raises(MemoryError, match="out of memory: try memory=lean .*step 1 is kept"):
+        with pytest.raises(MemoryError, match="try batch_size=16 in another run; .*step 1 is kept"):
             train(
                 self.config,
                 tmp_path / "run",
@@ -402,7 +458,7 @@ class TestInterruption:
             train(self.config, tmp_path / "run", watchers=[ask])
         assert e.value.exit_code == 128 + number
         assert signal.getsignal(number) is before
-        _, facts = newest_checkpoint(tmp_path / "run" / "last")
+        _, facts, _ = newest_checkpoint(tmp_path / "run" / "last")
         assert facts["progress"]["step"] in (3, 4)
 
     def test_validation_does_not_keep_anyone_waiting(self, tmp_path, monkeypatch):
@@ -443,11 +499,15 @@ class TestWatching:
             train(config, tmp_path / "runs" / "b", watchers=[StopAt(7)], checkpoint_every=0)
         (tmp_path / "runs" / "c").mkdir()
         (tmp_path / "runs" / "c" / "config.yaml").write_text("modle: x")
+        (tmp_path / "runs" / "d").mkdir()
+        words = "model: resnet8\ndata: digits\nrecipe: {epochs: 1.5}\n"
+        (tmp_path / "runs" / "d" / "config.yaml").write_text(words)
         target = tmp_path / "list.json"
         assert main(["runs", str(tmp_path / "runs"), "--json", str(target)]) == 0
         shown = capsys.readouterr().out
-        a, b, c = json.loads(target.read_text())
-        assert (a["state"], b["state"], c["state"]) == ("finished", "stopped", "unreadable")
+        a, b, c, d = json.loads(target.read_text())
+        assert (a["state"], b["state"]) == ("finished", "stopped")
+        assert c["state"] == d["state"] == "unreadable"
         assert (a["epochs_done"], b["epochs_done"]) == (2, 1)
         assert a["resume"] is None
         assert b["resume"] == f"enresnet resume {tmp_path / 'runs' / 'b'}"

@@ -144,7 +144,7 @@ def test_the_interval_covers_the_truth_of_a_random_model(draws, rare):
 
 
 def test_a_model_that_gives_nan_is_refused():
-    with pytest.raises(ValueError, match="model gives NaN"):
+    with pytest.raises(FloatingPointError, match="model gives NaN"):
         evaluate(lambda x: torch.full((len(x), 5), torch.nan), (IMAGES, LABELS))
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from processes import LINE, finish, kill, newest, start, wait_for
+from processes import LINE, finish, newest, start, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -110,11 +110,15 @@ def test_one_process_killed(victim, tmp_path):
             )
 
 
-def test_a_signal_to_the_first_ends_both(tmp_path):
+@pytest.mark.parametrize("to", ["first", "second"])
+def test_a_signal_to_one_ends_both(to, tmp_path):
     process = start(*WORDS, 200, "--out", tmp_path / "run")
     wait_for(lambda: newest(tmp_path / "run") is not None)
     (child,) = children(process)
-    _, err = kill(process, signal.SIGTERM)
+    os.kill(process.pid if to == "first" else child, signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 143
     assert err.count("enresnet: interrupted: the state of step") == 1
+    assert f"enresnet resume {tmp_path / 'run'} --devices 2 --accelerator cpu" in err
+    assert "deprecated" not in err
     wait_for(lambda: not Path(f"/proc/{child}").exists(), seconds=30)

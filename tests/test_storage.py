@@ -94,11 +94,12 @@ def test_a_failed_save_keeps_the_old_file(tmp_path, monkeypatch):
     save_model(model, path)
     before = path.read_bytes()
 
-    def fail(_, filename, __):
-        filename.write_bytes(b"half")
+    def fail(filename, content):
+        with filename.open("wb") as file:
+            file.write(content[:10])
         raise OSError("disk full")
 
-    monkeypatch.setattr("enresnet.models.storage.save_file", fail)
+    monkeypatch.setattr("pathlib.Path.write_bytes", fail)
     with pytest.raises(OSError, match="disk full"):
         save_model(model, path)
     assert path.read_bytes() == before

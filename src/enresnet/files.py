@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,9 +20,27 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         mode = temporary.stat().st_mode
         yield temporary
         temporary.chmod(mode)
+        synchronise(temporary)  # the rename must not overtake the data when the machine dies
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def synchronise(path: Path) -> None:
+    """Wait until a file is on the disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def is_leftover(path: Path) -> bool:
+    """Return whether a file is what a process that was killed left of :func:`replacing`."""
+    return _LEFTOVER.fullmatch(path.name) is not None
+
+
+_LEFTOVER = re.compile(r"\..+\.\d+\.[0-9a-f]{8}\.tmp")
 
 
 def writable(path: str | os.PathLike[str]) -> Path:

@@ -21,11 +21,17 @@ PATIENCE = 2.0  # seconds of work before a bar is worth its place on the screen
 
 @contextmanager
 def progress_bar(
-    title: str, total: int | None, *, done: int = 0, show: bool | None = None
+    title: str,
+    total: int | None,
+    *,
+    done: int = 0,
+    times: bool = True,
+    show: bool | None = None,
 ) -> Iterator[Advance]:
     """Yield a function that takes the amount of work just done, out of ``total``, and a word on it.
 
-    Without a total the bar only shows that work goes on. ``done`` is what was done before.
+    Without a total the bar only shows that work goes on. ``done`` is what was done before;
+    ``times=False`` leaves the times to the word beside the bar.
     ``show=None`` shows the bar when standard error is a terminal; True and False insist.
     """
     wanted = sys.stderr.isatty() if show is None else show
@@ -37,7 +43,7 @@ def progress_bar(
             nonlocal done, draw
             done += amount
             if draw is None and wanted and (show or time.monotonic() - started > PATIENCE):
-                draw = _open_bar(stack, title, total, transient=show is None)
+                draw = _open_bar(stack, title, total, times, transient=show is None)
             if draw is not None:
                 draw(done, text)
 
@@ -45,7 +51,7 @@ def progress_bar(
 
 
 def _open_bar(
-    stack: ExitStack, title: str, total: int | None, *, transient: bool
+    stack: ExitStack, title: str, total: int | None, times: bool, *, transient: bool
 ) -> Callable[[int, str], None]:
     from rich import console, progress  # only now: most calls never show a bar
 
@@ -54,8 +60,7 @@ def _open_bar(
         progress.BarColumn(),
         progress.TaskProgressColumn(),
         progress.TextColumn("{task.fields[text]}"),
-        progress.TimeElapsedColumn(),
-        progress.TimeRemainingColumn(),
+        *([progress.TimeElapsedColumn(), progress.TimeRemainingColumn()] if times else []),
         console=console.Console(stderr=True),
         transient=transient,
     )

@@ -23,6 +23,7 @@ COMMANDS = {
     "runs": "List runs with their state, accuracy and how to go on.",
     "evaluate": "Measure a run's natural and robust accuracy.",
     "integrate": "Join separately trained networks into one model.",
+    "benchmark": "Measure speed side by side with others.",
     "models": "List the networks of the paper, with their sizes.",
     "attacks": "List the attacks, with their default settings.",
 }
@@ -43,10 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"unknown command {name!r}: known are {', '.join(COMMANDS)}"
             + checks.did_you_mean(name, COMMANDS)
         )
-    import tyro
-
-    command = importlib.import_module(f"enresnet.cli.{name}").command
     try:
+        import tyro
+
+        command = importlib.import_module(f"enresnet.cli.{name}").command
         code = tyro.cli(
             command,
             prog=f"enresnet {name}",
@@ -59,11 +60,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, TypeError, OSError, MemoryError) as error:
         return _refuse(str(error))
     except KeyboardInterrupt:
-        return _refuse("interrupted")
+        _refuse("interrupted")
+        return 128 + 2
     except Exception as error:
         if (code := getattr(error, "exit_code", None)) is None:
             raise
-        _refuse(str(error), once=True)
+        # An end that all processes agree on is not one that the others are to blame for.
+        code = code if _refuse(str(error), once=True) else 0
     return int(code or 0)
 
 
@@ -82,7 +85,11 @@ def _help() -> str:
 
 
 def _refuse(message: str, *, once: bool = False) -> int:
-    """Print why a command ends; ``once`` if every process of a training knows it."""
-    if not once or first_process():
-        print(f"enresnet: {message}", file=sys.stderr)
+    """Print why a command ends; ``once`` if every process of a training knows it.
+
+    Return the exit code: that of the first process counts.
+    """
+    if once and not first_process():
+        return 0
+    print(f"enresnet: {message}", file=sys.stderr)
     return 2

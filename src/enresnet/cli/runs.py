@@ -10,6 +10,7 @@ import tyro
 from enresnet.cli.output import print_table, write_json
 from enresnet.files import writable
 from enresnet.training import Run
+from enresnet.training.checkpoint import checkpoints, facts_of
 
 
 def command(folder: tyro.conf.Positional[Path] = Path("runs"), *, json: Path | None = None) -> None:
@@ -29,9 +30,9 @@ def command(folder: tyro.conf.Positional[Path] = Path("runs"), *, json: Path | N
         print(f"no runs in {folder}")
         return
     print_table([_row(run) for run in found])
-    stopped = [run["run"] for run in found if run["state"] == "stopped"]
+    stopped = [run["resume"] for run in found if run["state"] == "stopped"]
     if stopped:
-        print("to go on with a stopped one: enresnet resume", stopped[0])
+        print("to go on with a stopped one:", stopped[0])
 
 
 def describe(folder: Path) -> dict[str, Any]:
@@ -41,7 +42,7 @@ def describe(folder: Path) -> dict[str, Any]:
         metrics = run.metrics()
         evaluation = run.evaluation("best")
         finished, running = run.finished, run.running
-    except (ValueError, OSError, KeyError) as error:
+    except (ValueError, TypeError, AttributeError, OSError, KeyError) as error:
         return {"run": str(folder), "state": "unreadable", "error": str(error)}
     state = "finished" if finished else "running" if running else "stopped"
     key = "validation_natural" if run.config.recipe.objective == "natural" else "validation_robust"
@@ -60,8 +61,14 @@ def describe(folder: Path) -> dict[str, Any]:
         "epochs": run.config.recipe.epochs,
         **{name: best.get(name) for name in ("validation_natural", "validation_robust")},
         "test": tested,
-        "resume": f"enresnet resume {folder}" if state == "stopped" else None,
+        "resume": f"enresnet resume {folder}{_options(run)}" if state == "stopped" else None,
     }
+
+
+def _options(run: Run) -> str:
+    """Return what its processes were started with."""
+    stored = checkpoints(run.last)
+    return "" if not stored else str(facts_of(stored[-1]).get("options", ""))
 
 
 def _row(run: dict[str, Any]) -> dict[str, str]:

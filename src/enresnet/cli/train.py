@@ -51,7 +51,7 @@ Overrides = dataclasses.make_dataclass("Overrides", map(_override, dataclasses.f
 
 @dataclasses.dataclass(frozen=True)
 class Hardware:
-    """Where a training runs; another choice leaves the run the same, but for the last digits."""
+    """Where a training runs. A run goes on with the number of processes it began with."""
 
     accelerator: str = "auto"
     """auto, cpu, gpu or mps."""

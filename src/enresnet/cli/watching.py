@@ -32,7 +32,7 @@ class Terminal(Watcher):
         self._trainer, self._of = trainer, run.config.recipe.epochs
         total = self._of * trainer.steps
         self._advance = self._stack.enter_context(
-            progress_bar(run.config.model, total, done=trainer.steps_done)
+            progress_bar(run.config.model, total, done=trainer.steps_done, times=False)
         )
         self._lines = not sys.stderr.isatty()
         self._last = time.monotonic()

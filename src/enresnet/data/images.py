@@ -236,7 +236,10 @@ def free_memory() -> float:
     except (OSError, ValueError):
         return math.inf
     try:  # a container or a batch job may have less
-        group = Path("/sys/fs/cgroup")
+        own = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/")
+        group = Path("/sys/fs/cgroup") / own
+        while not (group / "memory.max").is_file() and group != Path("/sys/fs"):
+            group = group.parent
         limit, used = (float((group / f"memory.{name}").read_text()) for name in ("max", "current"))
         lines = (group / "memory.stat").read_text().splitlines()
         (cached,) = (line.split()[1] for line in lines if line.startswith("inactive_file"))

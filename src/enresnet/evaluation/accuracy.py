@@ -152,7 +152,7 @@ def _drawn_logits(model: Model, images: Tensor, draws: int) -> Iterator[Tensor]:
         with frozen(model), torch.no_grad():
             logits = model(images.clone())
         if logits.isnan().any():
-            raise ValueError("model gives NaN: its weights or the images are not finite")
+            raise FloatingPointError("model gives NaN: its weights or the images are not finite")
         yield logits.float().cpu()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from enresnet.files import replacing
@@ -33,7 +33,7 @@ def save_model(model: nn.Module, path: str | os.PathLike[str]) -> None:
         for name, value in model.state_dict().items()
     }
     with replacing(path) as temporary:
-        save_file(tensors, temporary, header)
+        temporary.write_bytes(save(tensors, header))  # whose errors are the system's own
 
 
 def load_model(

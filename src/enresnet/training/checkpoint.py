@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,25 +34,36 @@ def write_checkpoint(
     text = json.dumps(dict(facts))
     header = {"format": FORMAT, "facts": text, "sha256": _digest(whole, text)}
     path = _path(folder, step)
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        file.write(save(whole, header))
-        file.flush()
-        os.fsync(file.fileno())  # a rename must not overtake the data when the machine dies
-    for old in checkpoints(folder)[:-KEPT]:
+    with replacing(path) as temporary:
+        temporary.write_bytes(save(whole, header))
+    others = [other for other in checkpoints(folder) if other != path]
+    for old in others[: 1 - KEPT]:
         old.unlink(missing_ok=True)
     return path
 
 
-def newest_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Return the newest state that is whole, with a warning for every newer one that is not."""
+def newest_checkpoint(
+    folder: Path,
+) -> tuple[dict[str, Tensor], dict[str, Any], list[Path]] | None:
+    """Return the newest state that is whole, and the damaged ones that are newer.
+
+    With a warning for each of those.
+    """
+    damaged: list[Path] = []
     for path in reversed(checkpoints(folder)):
         try:
-            return _read(path)
+            return *_read(path), damaged
         except (SafetensorError, ValueError, KeyError, OSError) as error:
-            warnings.warn(
-                f"{path} is damaged ({error}); going on from the one before", stacklevel=2
-            )
+            damaged.append(path)
+            warnings.warn(f"{path} is damaged ({error}); looking at the one before", stacklevel=2)
     return None
+
+
+def facts_of(path: Path) -> dict[str, Any]:
+    """Return the plain part of a checkpoint, without reading the tensors."""
+    with safe_open(path, framework="pt") as file:
+        facts: dict[str, Any] = json.loads((file.metadata() or {})["facts"])
+    return facts
 
 
 def checkpoints(folder: Path) -> list[Path]:

@@ -7,7 +7,12 @@ one short vector with the loss, the counts and BatchNorm's running statistics.
 
 from __future__ import annotations
 
+import inspect
 import logging
+import os
+import sys
+import threading
+import time
 import warnings
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -49,8 +54,16 @@ class Engine:
         checks.choice("accelerator", accelerator, ACCELERATORS)
         checks.choice("precision", precision, PRECISIONS)
         count = devices if isinstance(devices, int) else len(devices)
-        self.processes = checks.integer("devices", count, low=1) * checks.integer(
-            "nodes", nodes, low=1
+        self.local = checks.integer("devices", count, low=1)
+        self.processes = self.local * checks.integer("nodes", nodes, low=1)
+        self.options = "".join(
+            f" --{name} {value}"
+            for name, value, usual in (
+                ("devices", count, 1),
+                ("nodes", nodes, 1),
+                ("accelerator", accelerator, "auto"),
+            )
+            if value != usual
         )
         self.sync_batchnorm = sync_batchnorm
         if precision == "16-mixed" and not _has_gpu(accelerator):
@@ -73,6 +86,8 @@ class Engine:
 
     def launch(self) -> None:
         """Start the other processes, if there are to be any; each goes on from here."""
+        if self.processes > 1 and _started_by_the_first():
+            threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
         self._fabric.launch()
 
     @property
@@ -109,6 +124,10 @@ class Engine:
         assert isinstance(total, Tensor)
         return total
 
+    def wait(self) -> None:
+        """Wait until every process is here."""
+        self._fabric.barrier()
+
     def precision_state(self) -> dict[str, Any]:
         """Return what the precision remembers between steps, as plain JSON."""
         return dict(self._fabric.strategy.precision.state_dict())
@@ -121,6 +140,20 @@ class Engine:
         """Return whether an error means that another process is gone."""
         words = ("connection", "peer", "nccl", "gloo", "timed out", "socket")
         return self.processes > 1 and any(word in str(error).lower() for word in words)
+
+
+def _started_by_the_first() -> bool:
+    names = ("TORCHELASTIC_RUN_ID", "SLURM_PROCID")
+    return os.environ.get("LOCAL_RANK", "0") != "0" and not any(n in os.environ for n in names)
+
+
+def _end_with(parent: int) -> None:
+    """End this process when the first is gone, even where it waits for it in vain."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    time.sleep(10)  # a word of the training's own would say more
+    print("enresnet: the first process of this training is gone", file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def _has_gpu(accelerator: str) -> bool:
@@ -139,7 +172,7 @@ def _fabric(
     logging.getLogger("lightning_fabric.strategies.launchers").setLevel(logging.INFO)
 
     # Statistics are averaged over the processes after every step, so DDP need not send its own.
-    strategy: Any = DDPStrategy(broadcast_buffers=False) if processes > 1 else "auto"
+    strategy: Any = DDPStrategy(**_quiet_buffers()) if processes > 1 else "auto"
     kind = "gpu" if accelerator == "cuda" else accelerator
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about SLURM's tools being there but not used
@@ -155,6 +188,13 @@ def _fabric(
             raise ValueError(
                 f"accelerator={accelerator}, devices={devices} cannot be had here: {error}"
             ) from error
+
+
+def _quiet_buffers() -> dict[str, Any]:
+    """Return DDP's option, under the name this torch has for it."""
+    known = inspect.signature(nn.parallel.DistributedDataParallel).parameters
+    new = "forward_sync_buffers"
+    return {new if new in known else "broadcast_buffers": False}
 
 
 _PRECISION: dict[str, Any] = {

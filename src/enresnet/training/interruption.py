@@ -18,6 +18,11 @@ class InterruptedTrainingError(Exception):
         super().__init__("interrupted")
         self.exit_code = 128 + number
 
+    @classmethod
+    def by_keyboard(cls) -> InterruptedTrainingError:
+        """Return the error of a second Ctrl-C, which did not wait for the step at hand."""
+        return cls(signal.SIGINT)
+
 
 class Interruption:
     """Remembers that the end was asked for, so that the step at hand can be finished."""
@@ -34,9 +39,9 @@ class Interruption:
         if self.at_once:
             raise self.error()
 
-    def error(self) -> InterruptedTrainingError:
-        """Return the exception that ends the training."""
-        return InterruptedTrainingError(self.number)
+    def error(self, number: int | None = None) -> InterruptedTrainingError:
+        """Return the exception that ends the training, by a signal that any process received."""
+        return InterruptedTrainingError(self.number if number is None else number)
 
 
 @contextmanager

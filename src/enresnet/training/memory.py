@@ -12,15 +12,23 @@ from enresnet.models.statistics import statistics_held
 
 
 def choose_memory(
-    model: nn.Module, images: Tensor, batch_size: int, memory: str, *, passes: int = 1
+    model: nn.Module,
+    images: Tensor,
+    batch_size: int,
+    memory: str,
+    *,
+    passes: int = 1,
+    sharing: int = 1,
 ) -> bool:
     """Set ``model`` lean or not as ``memory`` says; return which.
 
     ``auto`` is lean for ensembles whose activations, all at once, would take more than half of the
     free memory; they are measured on the few ``images`` given, for a loss that runs the model
-    ``passes`` times. What cannot fit is refused.
+    ``passes`` times; as many as ``sharing`` processes share a CPU's. What cannot fit is refused.
     """
     free, networks = free_on(images.device), networks_of(model)
+    if images.device.type == "cpu":
+        free /= sharing
     batch = batch_size / len(images)
     set_lean(model, False)
     sizes = [activation_bytes(network, images) * batch for network in networks]

@@ -19,7 +19,7 @@ from torch import nn
 
 from enresnet import checks
 from enresnet.data import DataSet, load_data
-from enresnet.files import replacing
+from enresnet.files import is_leftover, replacing
 from enresnet.models import (
     Ensemble,
     ResNet,
@@ -87,7 +87,11 @@ class Run:
     @classmethod
     def create(cls, folder: Path, config: RunConfig) -> Run:
         """Make a new folder; nothing is ever overwritten."""
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        started = {LOCK}  # all that a start cut short may leave, beside half-written files
+        if folder.exists() and (
+            not folder.is_dir()
+            or any(path.name not in started and not is_leftover(path) for path in folder.iterdir())
+        ):
             raise FileExistsError(f"{folder} exists already; choose another --out, or remove it")
         folder.mkdir(parents=True, exist_ok=True)
         values = {
@@ -107,20 +111,20 @@ class Run:
             return cls.create(folder, config)
         run = cls.open(folder)
         there, here = _plain(run.config), _plain(config)
-        if there["data"] == here["data"] and there["fingerprint"] != here["fingerprint"]:
-            raise FileExistsError(
-                f"{folder} is a run on other images than those now in {config.data}; "
-                "choose another --out"
-            )
         differing = [
             f"{name} {there[name]!r} there, {here[name]!r} here"
             for name in here
-            if there[name] != here[name]
+            if there[name] != here[name] and name != "fingerprint"
         ]
         if differing:
             raise FileExistsError(
                 f"{folder} is a run of another configuration ({'; '.join(differing)}): "
                 "choose another --out, or remove it"
+            )
+        if there["fingerprint"] != here["fingerprint"]:
+            raise FileExistsError(
+                f"{folder} is a run on other images than those now in {config.data}; "
+                "choose another --out"
             )
         return run
 
@@ -130,6 +134,9 @@ class Run:
         with (self.folder / LOCK).open("a") as file:
             if not _take(file):
                 raise FileExistsError(f"{self.folder} is being trained by another process")
+            for path in self.folder.rglob(".*.tmp"):
+                if is_leftover(path):
+                    path.unlink()
             yield
 
     @property

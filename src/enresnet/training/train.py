@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from enresnet import checks
 from enresnet.processes import first_process
@@ -20,8 +21,9 @@ from enresnet.training.interruption import (
     Interruption,
     interruption,
 )
+from enresnet.training.memory import networks_of
 from enresnet.training.run import Run, RunConfig
-from enresnet.training.trainer import Epoch, Step, Trainer
+from enresnet.training.trainer import ADVICE, Epoch, Step, Trainer
 from enresnet.training.watcher import Picture, TensorBoard, Watcher
 
 SHORTEST = 10.0  # seconds between two checkpoints, unless told
@@ -57,13 +59,16 @@ def train(
     data.check_classes()
     config = replace(config, fingerprint=data.fingerprint, precision=engine.precision)
     with ExitStack() as stack:
-        run = Run(out, config)
         first = first_process()
-        if first:
+        if (out / "config.yaml").is_file():  # in every process: none is to wait for the others
             run = Run.start(out, config)
             if run.finished:
                 return run
+        if first:
+            run = Run.start(out, config)
             stack.enter_context(run.locked())
+        else:
+            run = Run(out, config)
         engine.launch()
         asked = stack.enter_context(interruption())
         model = config.create_model(data)
@@ -73,27 +78,30 @@ def train(
             config.recipe,
             seed=config.seed,
             engine=engine,
-            stop_asked=lambda: asked.number > 0,
+            stop_asked=lambda: asked.number,
         )
         keeper = Keeper(run, trainer, asked, checkpoint_every)
         resumed = keeper.resume()
         extra = [Picture(), *([TensorBoard()] if TensorBoard.installed() else [])]
         listening = [*watchers, *extra] if first else []
-        stack.enter_context(_told(keeper, engine))
-        for watcher in listening:
-            watcher.begin(run, trainer, keeper.epochs, resumed)
-            stack.callback(watcher.end)
+        stack.enter_context(_told(keeper, trainer))
 
         def after_step(step: Step) -> None:
-            for watcher in listening:
-                watcher.step(step)
-            keeper.after_step(step)
+            with _writing(keeper):
+                for watcher in listening:
+                    watcher.step(step)
+                keeper.after_step(step)
 
-        for epoch in trainer.epochs(after_step):
-            keeper.after_epoch(epoch)
+        with ExitStack() as watching:
             for watcher in listening:
-                watcher.epoch(epoch)
-        keeper.finish()
+                watcher.begin(run, trainer, keeper.epochs, resumed)
+                watching.callback(watcher.end)
+            for epoch in trainer.epochs(after_step):
+                with _writing(keeper):
+                    keeper.after_epoch(epoch)
+                    for watcher in listening:
+                        watcher.epoch(epoch)
+        keeper.finish()  # last: a run whose watchers were cut short is not finished
     return run
 
 
@@ -120,12 +128,16 @@ class Keeper:
                     f"no checkpoint in {self._run.last} is whole; remove the folder to start anew"
                 )
             return ""
-        tensors, facts = state
+        tensors, facts, damaged = state
         self._trainer.restore(tensors, facts)
+        if self._first:
+            for path in damaged:  # they would take the place of whole ones
+                path.unlink()
         self.epochs = [Epoch(**values) for values in facts["epochs"]]
         self._best, self.step = facts["best"], self._trainer.steps_done
         if self._first:
             self._run.record(self.epochs)
+        self._check_agreement()
         at = self._trainer.progress
         return (
             f"resuming from step {self.step} (epoch {at.epoch + 1}, step {at.step} of "
@@ -137,7 +149,8 @@ class Keeper:
         self._asked.at_once = False
         if step.stop:
             self._save()
-            raise self._asked.error()
+            self._trainer.engine.wait()  # none is to leave while the first still writes
+            raise self._asked.error(step.stop)
         if self._due(step.closes_epoch):
             self._save()
         # Until the next step there is only validation, which can be done again. Other processes
@@ -154,11 +167,15 @@ class Keeper:
             self._best = epoch.score
         if not self._first:
             return
+        due = self._due(True)
+        if due or better or epoch.epoch == self._run.config.recipe.epochs:
+            _check_finite(self._trainer.result.state_dict(), self._trainer)
         if better:
             self._run.save("best", self._trainer.result)
-        self._run.save("last", self._trainer.result)
+        if due or epoch.epoch == self._run.config.recipe.epochs:
+            self._run.save("last", self._trainer.result)
         self._run.record(self.epochs)
-        if self._due(True):
+        if due:
             self._save()
 
     def finish(self) -> None:
@@ -176,6 +193,8 @@ class Keeper:
     @property
     def kept(self) -> str:
         """What a user can count on after an error."""
+        if not self._first:
+            return "the last stored state is kept"
         if not self.step:
             return "nothing was stored yet"
         return f"the state of step {self.step} is kept in {self._run.folder}"
@@ -183,30 +202,35 @@ class Keeper:
     @property
     def how_to_resume(self) -> str:
         """What a user can type."""
-        return f"run the same command again, or enresnet resume {self._run.folder}"
+        options = self._trainer.engine.options
+        return f"run the same command again, or enresnet resume {self._run.folder}{options}"
+
+    def _check_agreement(self) -> None:
+        engine = self._trainer.engine
+        mine = torch.tensor(float(self.step), device=engine.device)
+        if engine.sum_over_processes(mine).item() != self.step * engine.processes:
+            raise ValueError(
+                f"process {engine.rank} found step {self.step} in {self._run.last} and others "
+                "found another; do all of them see the same folder?"
+            )
 
     def _due(self, epoch_ends: bool) -> bool:
-        every, least = self._every, 0.0
-        if every is None:
-            every, least = SHORTEST, self._cost / SHARE
-        if epoch_ends:
-            every = min(every, AT_EPOCH)
-        return time.monotonic() - self._saved >= max(every, least)
+        if self._every is None:
+            wanted = max(AT_EPOCH if epoch_ends else SHORTEST, self._cost / SHARE)
+        else:
+            wanted = self._every
+        return time.monotonic() - self._saved >= wanted
 
     def _save(self) -> None:
         start, trainer = time.monotonic(), self._trainer
         if self._first:
             tensors = trainer.tensors()
-            odd = [name for name, value in tensors.items() if not torch.isfinite(value).all()]
-            if odd:
-                raise FloatingPointError(
-                    f"{odd[0]} is no longer finite after step {trainer.steps_done}; "
-                    "try a smaller learning_rate"
-                )
+            _check_finite(tensors, trainer)
             facts = {
                 **trainer.facts(),
                 "epochs": [asdict(epoch) for epoch in self.epochs],
                 "best": self._best,
+                "options": trainer.engine.options,
                 "saved": datetime.now(UTC).isoformat(timespec="milliseconds"),
             }
             write_checkpoint(self._run.last, trainer.steps_done, tensors, facts)
@@ -215,29 +239,54 @@ class Keeper:
         self._cost = self._saved - start
 
 
+def _check_finite(tensors: Mapping[str, Tensor], trainer: Trainer) -> None:
+    odd = [name for name, value in tensors.items() if not torch.isfinite(value).all()]
+    if odd:
+        raise FloatingPointError(
+            f"{odd[0]} is no longer finite after step {trainer.steps_done}; {ADVICE}"
+        )
+
+
 @contextmanager
-def _told(keeper: Keeper, engine: Engine) -> Iterator[None]:
+def _writing(keeper: Keeper) -> Iterator[None]:
+    """Say of an error of the system that it came in writing the run's folder."""
+    try:
+        yield
+    except ConnectionError:
+        raise
+    except OSError as error:
+        raise OSError(
+            f"cannot write to {keeper.folder}: {error.strerror or error}; {keeper.kept}; once that "
+            f"is mended, {keeper.how_to_resume}"
+        ) from error
+
+
+@contextmanager
+def _told(keeper: Keeper, trainer: Trainer) -> Iterator[None]:
     """Add to what ends a training what is kept, and how to go on."""
     try:
         yield
-    except InterruptedTrainingError as error:
+    except (InterruptedTrainingError, KeyboardInterrupt) as error:
+        if isinstance(error, KeyboardInterrupt):
+            error = InterruptedTrainingError.by_keyboard()
         error.args = (f"interrupted: {keeper.kept}; to go on, {keeper.how_to_resume}",)
-        raise
+        raise error from None
     except FloatingPointError as error:
         raise FloatingPointError(f"{error}; {keeper.kept}") from error
-    except (OSError, RuntimeError) as error:
-        if engine.is_lost(error):
+    except MemoryError as error:
+        raise _out_of_memory(keeper, trainer) from error
+    except RuntimeError as error:
+        if trainer.engine.is_lost(error):
             raise LostProcessError(
-                f"another process of this training ended, so process {engine.rank} stops too: "
-                f"{keeper.kept}; to go on, {keeper.how_to_resume}"
-            ) from error
-        if isinstance(error, OSError):
-            raise OSError(
-                f"cannot write to {keeper.folder}: {error.strerror or error}; {keeper.kept}; "
-                f"once that is mended, {keeper.how_to_resume}"
+                f"another process of this training ended, so process {trainer.engine.rank} stops "
+                f"too: {keeper.kept}; to go on, {keeper.how_to_resume}"
             ) from error
         if "out of memory" in str(error) or "can't allocate memory" in str(error):
-            raise MemoryError(
-                f"out of memory: try memory=lean or a smaller batch_size ({keeper.kept})"
-            ) from error
+            raise _out_of_memory(keeper, trainer) from error
         raise
+
+
+def _out_of_memory(keeper: Keeper, trainer: Trainer) -> MemoryError:
+    ways = [] if trainer.lean or len(networks_of(trainer.model)) == 1 else ["memory=lean"]
+    ways.append(f"batch_size={max(1, trainer.recipe.batch_size // 2)}")
+    return MemoryError(f"out of memory: try {' or '.join(ways)} in another run; {keeper.kept}")

@@ -32,6 +32,7 @@ from enresnet.training.objectives import OBJECTIVES, Objective, training_attack
 from enresnet.training.recipe import Recipe
 from enresnet.training.schedule import one_cycle_rate, step_rate
 
+ADVICE = "start another run with a smaller learning_rate"
 GLANCE = 20  # steps between two looks at the natural accuracy of a batch
 
 
@@ -47,7 +48,7 @@ class Step:
     learning_rate: float
     natural: float | None  # of the last batch that was looked at
     robust: float | None
-    stop: bool = False  # some process was asked to end
+    stop: int = 0  # the signal by which some process was asked to end
 
     @property
     def closes_epoch(self) -> bool:
@@ -101,7 +102,7 @@ class Trainer:
     Iterate over :meth:`epochs`; between two epochs :attr:`result`, the network that is validated
     and kept, may be saved or looked at. ``engine`` says on which device, in which precision and
     with how many processes; by default with one, where the model is. ``stop_asked`` is heard after
-    every step, and what one process hears all are told.
+    every step, and what one process hears all are told; it gives the number of a signal, or 0.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class Trainer:
         *,
         seed: int = 0,
         engine: Engine | None = None,
-        stop_asked: Callable[[], bool] = lambda: False,
+        stop_asked: Callable[[], int] = lambda: 0,
     ) -> None:
         self._stop_asked = stop_asked
         self.engine = Engine.for_model(model) if engine is None else engine
@@ -135,6 +136,7 @@ class Trainer:
                 few.to(self.engine.device),
                 min(recipe.batch_size, len(data.train)),
                 recipe.memory,
+                sharing=self.engine.local,
                 passes=self.objective.passes,
             )
         self._optimiser = torch.optim.SGD(
@@ -299,8 +301,7 @@ class Trainer:
         loss, right, stop = self._update(images, labels, len(rows), rate)
         if not math.isfinite(loss):
             raise FloatingPointError(
-                f"the loss became {loss} in epoch {at.epoch + 1}, step {number + 1}; "
-                "try a smaller learning_rate"
+                f"the loss became {loss} in epoch {at.epoch + 1}, step {number + 1}; {ADVICE}"
             )
         at.loss += loss * len(rows)
         at.right += right
@@ -352,10 +353,10 @@ class Trainer:
 
     def _update(
         self, images: Tensor, labels: Tensor, count: int, rate: float
-    ) -> tuple[float, float, bool]:
+    ) -> tuple[float, float, int]:
         """Update the weights once.
 
-        Return, over all processes, the loss, how many were right, and whether any is to stop.
+        Return, over all processes, the loss, how many were right, and by which signal to stop.
         """
         for group in self._optimiser.param_groups:
             group["lr"] = rate
@@ -393,26 +394,30 @@ class Trainer:
             self._average.update(self.model, self.steps_done)
         return total / count, hits, stop
 
-    def _exchange(self, loss: Tensor, right: Tensor) -> tuple[float, float, bool]:
+    def _exchange(self, loss: Tensor, right: Tensor) -> tuple[float, float, int]:
         """Return both summed over the processes; BatchNorm statistics become their mean."""
         stop = self._stop_asked()
         if self.engine.processes == 1:
             return loss.item(), right.item(), stop
         buffers = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
-        own = torch.stack([loss, right, torch.full_like(loss, stop)])
+        own = torch.stack([loss, right, *(torch.full_like(loss, x) for x in (stop, stop > 0))])
         parts = [own, *(buffer.flatten() for buffer in buffers)]
         total = self.engine.sum_over_processes(torch.cat([part.double() for part in parts]))
         sizes = [buffer.numel() for buffer in buffers]
         for buffer, mean in zip(
-            buffers, (total[3:] / self.engine.processes).split(sizes), strict=True
+            buffers, (total[4:] / self.engine.processes).split(sizes), strict=True
         ):
             buffer.copy_(mean.view_as(buffer))
-        return total[0].item(), total[1].item(), total[2].item() > 0
+        signals = max(1.0, total[3].item())
+        return total[0].item(), total[1].item(), round(total[2].item() / signals)
 
     def _glance(self, images: Tensor, labels: Tensor, count: int) -> None:
         """Look at the natural accuracy of a batch."""
-        with self.engine.autocast():
-            right = score(self.model, images, labels).sum()
+        try:
+            with self.engine.autocast():
+                right = score(self.model, images, labels).sum()
+        except FloatingPointError:  # the next loss says so, and where; in all processes
+            right = torch.zeros(())
         hits = self.engine.sum_over_processes(right.to(self.engine.device)).item()
         self.progress.natural_right += hits
         self.progress.natural_images += count

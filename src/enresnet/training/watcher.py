@@ -38,7 +38,7 @@ class Picture(Watcher):
         """Remember the epochs that are done."""
         del trainer, resumed
         self._run, self._epochs = run, list(epochs)
-        self._drawn, self._last = len(self._epochs), time.monotonic()
+        self._drawn, self._last = 0, time.monotonic()
 
     def epoch(self, epoch: Epoch) -> None:
         """Draw, unless it was done just now."""
@@ -73,8 +73,9 @@ class TensorBoard(Watcher):
         from torch.utils.tensorboard import SummaryWriter
 
         self._trainer = trainer
-        start = trainer.steps_done
-        self._writer = SummaryWriter(run.folder / "tensorboard", purge_step=start or None)
+        self._writer = SummaryWriter(
+            run.folder / "tensorboard", purge_step=trainer.steps_done, flush_secs=10
+        )
 
     def step(self, step: Step) -> None:
         """Write now and then."""

@@ -1,0 +1,138 @@
+"""Attacks against those of other libraries, on a robustly trained En_2ResNet20 and real images."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from enresnet.attacks import IFGSM, CarliniWagner
+from enresnet.data import load_data
+from enresnet.evaluation import score
+from enresnet.models import load_model
+from speed.steps import Setting
+from speed.turns import MissingError, seconds_of, told
+
+ASSET = Path(__file__).parent.parent / "assets" / "en2_resnet20.safetensors"
+EPSILON, STEP, STEPS, EOT = 8 / 255, 2 / 255, 20, 5
+DRAWS = 10  # over which accuracies are taken
+
+
+def robust_network() -> nn.Module:
+    """Return the network that is attacked."""
+    return load_model(ASSET, generator=torch.Generator().manual_seed(0))
+
+
+def test_images(count: int) -> tuple[Tensor, Tensor]:
+    """Return the first test images of CIFAR-10."""
+    try:
+        return load_data("cifar10").test.batch(slice(count))
+    except OSError as error:
+        raise MissingError(f"needs CIFAR-10 ({error})") from error
+
+
+def ifgsm_eot_vs_torchattacks(setting: Setting) -> dict[str, Any]:
+    """IFGSM-20 with EOT-5 against torchattacks' EOTPGD."""
+    try:
+        import torchattacks
+    except ImportError as error:
+        raise MissingError("torchattacks is not installed") from error
+    model = robust_network()
+    theirs = torchattacks.EOTPGD(
+        model, eps=EPSILON, alpha=STEP, steps=STEPS, eot_iter=EOT, random_start=False
+    )
+    return _against("torchattacks' EOTPGD", model, theirs, setting)
+
+
+def ifgsm_eot_vs_foolbox(setting: Setting) -> dict[str, Any]:
+    """IFGSM-20 with EOT-5 against foolbox's PGD on its EOT wrapper."""
+    try:
+        import foolbox
+    except ImportError as error:
+        raise MissingError("foolbox is not installed") from error
+    model = robust_network()
+    wrapped = foolbox.models.ExpectationOverTransformationWrapper(
+        foolbox.PyTorchModel(model, bounds=(0, 1)), n_steps=EOT
+    )
+    attack = foolbox.attacks.LinfPGD(abs_stepsize=STEP, steps=STEPS, random_start=False)
+
+    def theirs(images: Tensor, labels: Tensor) -> Tensor:
+        return attack.run(wrapped, images, labels, epsilon=EPSILON)
+
+    return _against("foolbox's PGD with its EOT wrapper", model, theirs, setting)
+
+
+def _against(
+    rival: str,
+    model: nn.Module,
+    theirs: Callable[[Tensor, Tensor], Tensor],
+    setting: Setting,
+) -> dict[str, Any]:
+    """Attack batch by batch in turn; accuracies over fresh draws of the noise."""
+    images, labels = test_images(setting.images)
+    ours = IFGSM(epsilon=EPSILON, step_size=STEP, steps=STEPS, eot=EOT)
+    ratios, right = [], torch.zeros(2)
+    ours(model, images[:8], labels[:8])
+    for start in range(0, len(images), 128):
+        batch, target = images[start : start + 128], labels[start : start + 128]
+        results: list[Tensor] = []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            other = seconds_of(lambda b=batch, t=target, r=results: r.append(theirs(b, t)))
+        mine = seconds_of(lambda b=batch, t=target, r=results: r.append(ours(model, b, t)))
+        ratios.append(other / mine)
+        for index, attacked in enumerate(results):
+            right[index] += score(model, attacked.clamp(0, 1), target, draws=DRAWS).sum()
+    their_accuracy, our_accuracy = (100 * right / len(images)).tolist()
+    return told(
+        ratios,
+        f"IFGSM-20 with EOT-5, En_2ResNet20, {len(images)} CIFAR-10 test images in batches of 128: "
+        f"{rival} over ours",
+        their_robust_accuracy=their_accuracy,
+        our_robust_accuracy=our_accuracy,
+        at_least=3.0,
+        accuracy_holds=our_accuracy <= their_accuracy + 1,
+    )
+
+
+def cw_vs_art(setting: Setting) -> dict[str, Any]:
+    """C&W linf, 50 steps, against ART's, which solves image by image."""
+    try:
+        from art.attacks.evasion import CarliniLInfMethod
+        from art.estimators.classification import PyTorchClassifier
+    except ImportError as error:
+        raise MissingError("adversarial-robustness-toolbox is not installed") from error
+    model = robust_network()
+    images, labels = test_images(min(64, setting.images))
+    classifier = PyTorchClassifier(
+        model,
+        loss=nn.CrossEntropyLoss(),
+        input_shape=(3, 32, 32),
+        nb_classes=10,
+        clip_values=(0.0, 1.0),
+        device_type="cpu",
+    )
+    attack = CarliniLInfMethod(
+        classifier,
+        initial_const=10,
+        largest_const=10.1,
+        decrease_factor=1e-3,
+        max_iter=50,
+        learning_rate=6e-4,
+        verbose=False,
+    )
+    ours = CarliniWagner(c=10, steps=50, step_size=6e-4)
+    ratios = []
+    for _ in range(max(1, setting.repeats // 3)):
+        other = seconds_of(lambda: attack.generate(images.numpy(), labels.numpy()))
+        ratios.append(other / seconds_of(lambda: ours(model, images, labels)))
+    return told(
+        ratios,
+        f"C&W linf, 50 steps, En_2ResNet20, {len(images)} CIFAR-10 test images: ART's CarliniLInf, "
+        "one solve an image, over ours",
+        at_least=20.0,
+    )

@@ -1,0 +1,75 @@
+"""How time and memory grow with the members, the batch and the depth: linearly at most."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import statistics
+from typing import Any
+
+from speed.steps import Setting, problem, step_of, trainer_of
+from speed.turns import in_turn
+
+MEMBERS, BATCHES, DEPTHS = (1, 2, 5, 10), (32, 64, 128, 256, 512, 1024), (20, 44, 110)
+STEPS = 1  # of PGD: all passes grow alike
+
+
+def growth(setting: Setting) -> dict[str, Any]:
+    """Return time and memory of a training step against what it grows with."""
+    tiny = setting.batch < 32
+    members, batches = (MEMBERS[:2], (4, 8)) if tiny else (MEMBERS, BATCHES)
+    depths = (8, 14) if tiny else DEPTHS
+    base = min(32, setting.batch)
+    tables = {
+        "members": _grow({n: (f"en{n}_resnet20", setting.batch) for n in members}, setting),
+        "batch": _grow({n: ("en1_resnet20", n) for n in batches}, setting),
+        "depth": _grow({n: (f"en1_resnet{n}", base) for n in depths}, setting),
+    }
+    steepest = max(row["steepness"] for table in tables.values() for row in table[1:])
+    return {
+        "median": steepest,
+        "spread": [
+            min(row["steepness"] for table in tables.values() for row in table[1:]),
+            steepest,
+        ],
+        "repeats": max(1, setting.repeats // 2),
+        "what": "training step with PGD-1: the steepest growth from one row to the next, as time "
+        "over what linear growth would give; the spread is that over all rows",
+        "tables": tables,
+        "at_most": 1.15,
+    }
+
+
+def _grow(cases: dict[int, tuple[str, int]], setting: Setting) -> list[dict[str, float]]:
+    works = []
+    for model, batch in cases.values():
+        trainer, (images, labels) = trainer_of(model, batch, steps=STEPS), problem(batch)
+        works.append(lambda t=trainer, i=images, y=labels: step_of(t, i, y))
+    turns = in_turn(*works, repeats=max(1, setting.repeats // 2))
+    rows: list[dict[str, float]] = []
+    for index, (size, (model, batch)) in enumerate(cases.items()):
+        seconds = statistics.median(turn[index] for turn in turns)
+        row = {"size": size, "seconds": seconds, "megabytes": _memory(model, batch)}
+        if rows:
+            before = rows[-1]
+            times = [turn[index] / turn[index - 1] for turn in turns]
+            row["steepness"] = statistics.median(times) * before["size"] / size
+            row["memory_steepness"] = row["megabytes"] / before["megabytes"] * before["size"] / size
+        rows.append(row)
+    return rows
+
+
+def _memory(model: str, batch: int) -> float:
+    """Return by how many megabytes a step raises the peak of a fresh process."""
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"  # freed blocks go back at once
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_peak, (model, batch))
+
+
+def _peak(model: str, batch: int) -> float:
+    trainer = trainer_of(model, batch, steps=STEPS)
+    step_of(trainer, *problem(2))  # what torch loads once
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    step_of(trainer, *problem(batch))
+    return max(0.1, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)

@@ -1,0 +1,184 @@
+"""Training steps: against a plain loop, against the convolutions alone, with noise and without."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from enresnet.data import Augmentation, DataSet, Images
+from enresnet.models import create_model
+from enresnet.training import Engine, Recipe, Trainer
+from speed.plain_loop import PlainLoop
+from speed.turns import in_turn, median_of, seconds_of, told
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How large the benchmarks are."""
+
+    batch: int = 128
+    repeats: int = 7
+    images: int = 1000  # of the attacks
+    steps: int = 10  # of PGD in the noise and growth benchmarks
+
+
+TINY = Setting(batch=4, repeats=1, images=4, steps=1)
+
+
+def problem(batch: int) -> tuple[Tensor, Tensor]:
+    """Return random images of CIFAR's size, and labels."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(batch, 3, 32, 32, generator=generator)
+    return images, torch.randint(10, (batch,), generator=generator)
+
+
+def trainer_of(model: str, batch: int, *, noise: float = 0.1, steps: int = 10) -> Trainer:
+    """Return our trainer with Algorithm 1's settings, as ``enresnet train`` would set it up."""
+    images, labels = problem(2)
+    few = Images((255 * images).to(torch.uint8), labels, tuple("0123456789"))
+    data = DataSet("random", few, few, few, Augmentation())
+    recipe = Recipe(batch_size=batch, steps=steps, noise=noise)
+    network = create_model(model, noise=noise if model.startswith("en") else None)
+    engine = Engine(accelerator="cpu", precision="auto")
+    trainer = Trainer(network, data, recipe, engine=engine)
+    trainer.model.train()
+    return trainer
+
+
+def step_of(trainer: Trainer, images: Tensor, labels: Tensor) -> None:
+    """Take one step of our trainer."""
+    images = images.contiguous(memory_format=torch.channels_last)
+    trainer._update(images, labels, len(images), 0.1)
+
+
+def train_step_en1(setting: Setting) -> dict[str, Any]:
+    """PGD-10 training step of En_1ResNet20."""
+    return _train_step(1, setting, setting.repeats)
+
+
+def train_step_en5(setting: Setting) -> dict[str, Any]:
+    """PGD-10 training step of En_5ResNet20."""
+    return _train_step(5, setting, max(1, setting.repeats // 2))
+
+
+def _train_step(members: int, setting: Setting, repeats: int) -> dict[str, Any]:
+    images, labels = problem(setting.batch)
+    plain = PlainLoop(members)
+    ours = trainer_of(f"en{members}_resnet20", setting.batch)
+    turns = in_turn(
+        lambda: plain.step(images, labels),
+        lambda: step_of(ours, images, labels),
+        repeats=repeats,
+    )
+    return told(
+        [theirs / mine for theirs, mine in turns],
+        f"PGD-10 training step, En_{members}ResNet20, batch {setting.batch}: plain loop (float32) "
+        f"over ours ({ours.engine.precision}), random images",
+        plain_images_per_second=setting.batch / median_of(turns, 0),
+        our_images_per_second=setting.batch / median_of(turns, 1),
+        at_least=2.5,
+    )
+
+
+def fraction_of_convolution_limit(setting: Setting) -> dict[str, Any]:
+    """The time of the convolutions alone, at their best, over that of our whole step."""
+    images, labels = problem(setting.batch)
+    ours = trainer_of("en1_resnet20", setting.batch)
+    step_of(ours, images, labels)
+    ways, fractions, limits = {}, [], []
+    cases = list(_convolutions(setting.batch))
+    for _ in range(setting.repeats):
+        limit = 0.0
+        for case in cases:
+            attack, update = {}, {}
+            for dtype in (torch.float32, torch.bfloat16):
+                for layout in (torch.contiguous_format, torch.channels_last):
+                    forward, back, weights = case.times(dtype, layout)
+                    attack[dtype, layout] = forward + back
+                    update[dtype, layout] = forward + (back if case.inner else 0) + weights
+            best = min(attack, key=lambda way: attack[way])
+            ways[str(best)] = ways.get(str(best), 0) + 1
+            limit += case.count * (10 * attack[best] + min(update.values()))
+        mine = seconds_of(lambda: step_of(ours, images, labels))
+        fractions.append(limit / mine)
+        limits.append(setting.batch / limit)
+    return told(
+        fractions,
+        f"PGD-10 training step, En_1ResNet20, batch {setting.batch}: its convolutions alone, each "
+        "in its best precision and layout, over the whole step",
+        limit_images_per_second=statistics.median(limits),
+        best_ways=ways,
+        at_least=0.55,
+    )
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A shape of convolution of the network, and how often it occurs."""
+
+    shape: tuple[int, int, int]
+    conv: nn.Conv2d
+    count: int
+    inner: bool  # not the first: the update wants the gradient of its input too
+    batch: int
+
+    def times(self, dtype: torch.dtype, layout: torch.memory_format) -> tuple[float, float, float]:
+        """Return the seconds of forward pass, gradient of the input, gradient of the weights."""
+        x = torch.rand(self.batch, *self.shape).to(dtype).contiguous(memory_format=layout)
+        weight = self.conv.weight.detach().to(dtype).contiguous(memory_format=layout)
+        stride, padding = list(self.conv.stride), list(self.conv.padding)
+        out = torch.conv2d(x, weight, None, stride, padding)
+        g = torch.rand_like(out)
+
+        def back(mask: list[bool]) -> object:
+            return torch.ops.aten.convolution_backward(
+                g, x, weight, None, stride, padding, [1, 1], False, [0, 0], 1, mask
+            )
+
+        forward = min(
+            seconds_of(lambda: torch.conv2d(x, weight, None, stride, padding)) for _ in "12"
+        )
+        inputs = min(seconds_of(lambda: back([True, False, False])) for _ in "12")
+        weights = min(seconds_of(lambda: back([False, True, False])) for _ in "12")
+        return forward, inputs, weights
+
+
+def _convolutions(batch: int) -> Iterator[_Case]:
+    """Yield the convolutions of a ResNet20 by shape."""
+    found: dict[tuple[Any, ...], list[tuple[tuple[int, int, int], nn.Conv2d]]] = {}
+    model = create_model("resnet20")
+
+    def note(conv: nn.Conv2d, inputs: tuple[Tensor], _: Tensor) -> None:
+        shape = tuple(inputs[0].shape[1:])
+        found.setdefault((shape, *conv.weight.shape, conv.stride), []).append((shape, conv))
+
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            module.register_forward_hook(note)
+    with torch.no_grad():
+        model(torch.rand(1, 3, 32, 32))
+    for same in found.values():
+        shape, conv = same[0]
+        yield _Case(shape, conv, len(same), conv.in_channels > 3, batch)
+
+
+def noisy_over_noiseless(setting: Setting) -> dict[str, Any]:
+    """What the noise costs."""
+    images, labels = problem(setting.batch)
+    noisy = trainer_of("en1_resnet20", setting.batch)
+    quiet = trainer_of("en1_resnet20", setting.batch, noise=0.0)
+    turns = in_turn(
+        lambda: step_of(noisy, images, labels),
+        lambda: step_of(quiet, images, labels),
+        repeats=2 * setting.repeats,
+    )
+    return told(
+        [with_noise / without for with_noise, without in turns],
+        f"PGD-10 training step, En_1ResNet20, batch {setting.batch}: with noise over without, ours",
+        at_most=1.10,
+    )

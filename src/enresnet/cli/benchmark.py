@@ -1,0 +1,174 @@
+"""``enresnet benchmark``."""
+
+from __future__ import annotations
+
+import importlib
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import enresnet
+from enresnet import checks, native
+from enresnet.cli.output import print_table, write_json
+from enresnet.drawing import as_png, blank, plain
+from enresnet.files import replacing, writable
+
+
+def command(
+    *,
+    only: tuple[str, ...] = (),
+    images: int = 1000,
+    repeats: int = 7,
+    tiny: bool = False,
+    json: Path | None = None,
+    picture: Path | None = None,
+) -> int:
+    """Measure speed side by side with a plain loop, the hardware's limit and other libraries.
+
+    Runs from a clone of the repository, whose folder benchmarks holds the rivals; make bench
+    installs them. Everything takes about an hour on two cores; exit code 1 means that a figure
+    missed its bound.
+
+    Args:
+        only: Keys of single benchmarks, as in the output.
+        images: Test images that attacks are compared on.
+        repeats: Turns of each comparison.
+        tiny: Only see that everything runs; the figures mean nothing.
+        json: Also write the figures to this file.
+        picture: Also draw the growth to this PNG file.
+    """
+    for path in (json, picture):
+        if path is not None:
+            writable(path)
+    folder = Path(enresnet.__file__).parents[2] / "benchmarks"
+    if not (folder / "speed").is_dir():
+        raise FileNotFoundError("there is no folder benchmarks: run this from a clone")
+    sys.path.insert(0, str(folder))
+    speed = importlib.import_module("speed")
+    steps = importlib.import_module("speed.steps")
+    missing = importlib.import_module("speed.turns").MissingError
+    for key in only:
+        checks.choice("only", key, speed.BENCHMARKS)
+    setting = steps.TINY if tiny else steps.Setting(repeats=repeats, images=images)
+    results: dict[str, Any] = {"machine": machine()}
+    for key in only or speed.BENCHMARKS:
+        try:
+            result = speed.BENCHMARKS[key](setting)
+        except missing as error:
+            print(f"{key}: skipped, {error}")
+            continue
+        _put(results, key, result)
+        _tell(key, result)
+        write_json(json, results)
+        if picture is not None and key == "growth":
+            draw_growth(result["tables"], picture)
+    missed = [key for key in _leaves(results) if not _holds(_get(results, key))]
+    if missed and not tiny:
+        print("missed their bounds:", ", ".join(missed))
+        return 1
+    return 0
+
+
+def machine() -> dict[str, Any]:
+    """Return what the figures depend on."""
+    model = platform.processor()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next(line.partition(": ")[2] for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    return {
+        "processor": model,
+        "threads": torch.get_num_threads(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "native_loops": native.library() is not None,
+        "torch": torch.__version__,
+        "enresnet": enresnet.__version__,
+    }
+
+
+def _tell(key: str, result: dict[str, Any]) -> None:
+    low, high = result["spread"]
+    bound = "".join(
+        f", {name.replace('_', ' ')} {result[name]:g}"
+        for name in ("at_least", "at_most")
+        if name in result
+    )
+    print(f"{key}: {result['median']:.2f} ({low:.2f} to {high:.2f}){bound}", flush=True)
+    print(f"  {result['what']}")
+    hidden = {"median", "spread", "repeats", "what", "at_least", "at_most", "tables", "best_ways"}
+    for name, value in result.items():
+        if name not in hidden:
+            shown = f"{value:.1f}" if isinstance(value, float) else value
+            print(f"  {name.replace('_', ' ')}: {shown}")
+    for name, rows in result.get("tables", {}).items():
+        print_table([_row(name, row) for row in rows])
+
+
+def _row(name: str, row: dict[str, float]) -> dict[str, str]:
+    return {
+        name: f"{row['size']}",
+        "ms a step": f"{1000 * row['seconds']:.0f}",
+        "of linear": f"{row['steepness']:.2f}" if "steepness" in row else "",
+        "MB": f"{row['megabytes']:.0f}",
+        "of linear ": f"{row['memory_steepness']:.2f}" if "memory_steepness" in row else "",
+    }
+
+
+def draw_growth(tables: dict[str, list[dict[str, float]]], path: Path) -> None:
+    """Draw time and memory against members, batch and depth, with a straight line to compare."""
+    figure = blank(9.0, 3.2)
+    panels = figure.subplots(1, len(tables))
+    for axes, (name, rows) in zip(panels, tables.items(), strict=True):
+        sizes = [row["size"] for row in rows]
+        for key, colour, label in (
+            ("seconds", "#c44e1c", "time"),
+            ("megabytes", "#1f5fa8", "memory"),
+        ):
+            values = [row[key] / rows[0][key] for row in rows]
+            axes.plot(sizes, values, color=colour, marker="o", ms=4, label=label)
+        axes.plot(sizes, [size / sizes[0] for size in sizes], color="#999", ls=":", label="linear")
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xticks(sizes, [f"{size:g}" for size in sizes])
+        axes.minorticks_off()
+        axes.set_xlabel(name)
+        plain(axes)
+    panels[0].set_ylabel("times that of the first")
+    panels[0].legend(frameon=False, fontsize=8)
+    with replacing(path) as temporary:
+        temporary.write_bytes(as_png(figure))
+
+
+def _holds(result: dict[str, Any]) -> bool:
+    median = result["median"]
+    return (
+        result.get("at_least", median) <= median <= result.get("at_most", median)
+        and result.get("accuracy_holds", True) is True
+    )
+
+
+def _put(results: dict[str, Any], key: str, value: dict[str, Any]) -> None:
+    *above, last = key.split(".")
+    for name in above:
+        results = results.setdefault(name, {})
+    results[last] = value
+
+
+def _get(results: dict[str, Any], key: str) -> Any:
+    for name in key.split("."):
+        results = results[name]
+    return results
+
+
+def _leaves(results: dict[str, Any], prefix: str = "") -> list[str]:
+    found = []
+    for name, value in results.items():
+        if name == "machine":
+            continue
+        key = f"{prefix}{name}"
+        found += [key] if "median" in value else _leaves(value, f"{key}.")
+    return found
