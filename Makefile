@@ -10,14 +10,17 @@ ifneq ($(shell cat $(STAMP) 2>/dev/null && $(BIN)/python -c '' 2>/dev/null && ec
 $(shell rm -f $(STAMP))
 endif
 
-.PHONY: install quickstart test test-all lint format clean
+.PHONY: install quickstart test test-all bench lint format clean
+
+# PIP_CONSTRAINT rather than --constraint: it pins the build environment too.
+PIP := PIP_CONSTRAINT='$(CURDIR)/constraints.txt' $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 install: $(STAMP)
 
-# PIP_CONSTRAINT rather than --constraint: it pins the build environment too.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear $(VENV)
-	PIP_CONSTRAINT='$(CURDIR)/constraints.txt' $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(PIP) --editable '.[dev]'
+	$(BIN)/python -m enresnet.native
 	printf '%s\n' '$(CURDIR)' > $(STAMP)
 
 quickstart: $(STAMP)
@@ -28,6 +31,12 @@ test: $(STAMP)
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -m ''
+
+# torchattacks asks for torchvision, which it does not import.
+bench: $(STAMP)
+	$(PIP) '.[bench]'
+	$(PIP) --no-deps torchattacks==3.5.1
+	$(BIN)/enresnet benchmark --json benchmarks/results.json --picture docs/images/growth.png
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from enresnet import native
-from enresnet.attacks import IFGSM
+from enresnet.attacks import FGSM, IFGSM, PGD
 from enresnet.models import (
     Ensemble,
     create_model,
@@ -16,6 +16,7 @@ from enresnet.models import (
     save_model,
     seed_noise,
     using_noise,
+    without_noise,
 )
 from enresnet.models import noise as noise_module
 from enresnet.models.folded import folded
@@ -319,3 +320,35 @@ def test_other_models_are_attacked_in_their_own_precision():
     assert not wants_bfloat16(other, images, "auto")
     assert wants_bfloat16(other, images, "bf16")
     assert not wants_bfloat16(create_model("resnet8"), images.double(), "auto")
+
+
+def test_examples_that_are_fooled_are_not_started_again():
+    """The same images are fooled as by trying all again, with fewer passes."""
+    images, labels = random_problem((32, 3, 16, 16), classes=10)
+    model = create_model("resnet8", generator=seeded()).eval()
+    labels[:16] = model(images[:16]).argmax(dim=1)
+    seen, fooled = {}, {}
+    for kind in ("ours", "any"):
+        sizes = []
+        hook = model.register_forward_pre_hook(lambda _, x, s=sizes: s.append(len(x[0])))
+        attack = PGD(epsilon=1 / 255, steps=3, restarts=4, precision="32", generator=seeded())
+        attacked = attack(model if kind == "ours" else lambda x: model(x), images, labels)
+        hook.remove()
+        seen[kind] = sum(sizes)
+        fooled[kind] = model(attacked).argmax(dim=1) != labels
+    assert torch.equal(fooled["ours"], fooled["any"])
+    assert seen["ours"] < seen["any"]
+
+
+def test_draws_of_a_small_batch_share_one_pass():
+    images, labels = random_problem((4, 3, 16, 16), classes=10)
+    model = create_model("en1_resnet8", generator=seeded()).eval()
+    sizes = []
+    model.register_forward_pre_hook(lambda _, x: sizes.append(len(x[0])))
+    FGSM(eot=5)(model, images, labels)
+    assert sizes == [20]
+    with without_noise(model):
+        one, five = (
+            FGSM(eot=eot, norm="l2", precision="32")(model, images, labels) for eot in (1, 5)
+        )
+    torch.testing.assert_close(one, five, rtol=0, atol=1e-5)

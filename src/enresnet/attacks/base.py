@@ -15,10 +15,11 @@ from torch import Tensor
 from enresnet import checks
 from enresnet.attacks.gradient import Model, expected_gradient, frozen, module_of
 from enresnet.attacks.losses import cross_entropy, margin, rivals
-from enresnet.attacks.precision import wants_bfloat16
+from enresnet.attacks.precision import is_deterministic, keeps_apart, wants_bfloat16
 from enresnet.progress import progress_bar
 
 GOALS = ("untargeted", "targeted", "runner_up")
+TOGETHER = 256  # images, draws of one counted each, up to which a single pass is faster
 
 Loss = Callable[[Tensor], Tensor]
 """From logits N x classes to what an attack raises, one number an example."""
@@ -82,6 +83,8 @@ class Attack(ABC):
                     classifier=classifier,
                     eot=self.eot,
                     reduced=wants_bfloat16(model, images[:0].to(device), self.precision),
+                    apart=keeps_apart(model),
+                    deterministic=is_deterministic(model),
                 )
                 result[rows] = self._perturb(batch.aimed(self.goal))
         classifier.warn_of_bad_gradients()
@@ -150,6 +153,10 @@ class Classifier:
             )
         return logits
 
+    def skip(self, passes: int) -> None:
+        """Count passes that turned out not to be needed as done."""
+        self._advance(passes)
+
     def warn_of_bad_gradients(self) -> None:
         """Say when gradients were not finite: such an attack proves nothing."""
         if self.bad_gradients:
@@ -171,6 +178,8 @@ class Batch:
     eot: int
     targeted: bool = False
     reduced: bool = False  # gradients in bfloat16
+    apart: bool = False  # the model is known to treat each image of a batch alone
+    deterministic: bool = False  # it is known to answer twice the same
 
     def aimed(self, goal: str) -> Batch:
         """Return the batch with what the goal makes of its labels."""
@@ -201,6 +210,28 @@ class Batch:
         """Return what the attack lowers below 0 to succeed, an example each."""
         value = margin(logits, self.labels)
         return -value if self.targeted else value
+
+    def rows(self, chosen: Tensor) -> Batch:
+        """Return some of the examples."""
+        return replace(
+            self,
+            images=self.images[chosen.to(self.images.device)],
+            labels=self.labels[chosen.to(self.labels.device)],
+            seeds=self.seeds[chosen.cpu()],
+        )
+
+    def own_gradient(self, point: Tensor) -> Tensor:
+        """Return the gradient of :meth:`loss`; the draws of a small batch share one pass."""
+        if self.eot == 1 or not self.apart or len(point) * self.eot > TOGETHER:
+            return self.gradient(self.loss, point)
+        wide = replace(
+            self,
+            images=self.images.repeat(self.eot, *[1] * (point.ndim - 1)),
+            labels=self.labels.repeat(self.eot),
+            eot=1,
+        )
+        gradient = wide.gradient(wide.loss, point.repeat(self.eot, *[1] * (point.ndim - 1)))
+        return gradient.view(self.eot, *point.shape).mean(dim=0)
 
     def gradient(self, loss: Loss, point: Tensor) -> Tensor:
         """Return the gradient of ``loss`` of the logits at ``point``, averaged over the noise.

@@ -21,9 +21,10 @@ class PGD(IFGSM):
     """IFGSM from random starts, of which the worst result for each example is kept.
 
     Worst is what fools the model in the largest share of ``eot`` draws, and among equals what has
-    the highest mean loss. The first start does not depend on the number of restarts, so more of
-    them, from the same generator, never give a weaker attack on a deterministic model. Starts come
-    from ``generator``, or from the system's entropy, never from torch's global generator.
+    the highest mean loss; what fools a network of ours that has no noise is not started again. The
+    first start does not depend on the number of restarts, so more of them, from the same generator,
+    never give a weaker attack on a deterministic model. Starts come from ``generator``, or from the
+    system's entropy, never from torch's global generator.
     """
 
     def __init__(
@@ -70,11 +71,21 @@ class PGD(IFGSM):
         if self.restarts == 1:
             return worst
         most_fooled, highest_loss = batch.judge(worst)
+        cost = super()._passes() + self.eot
         for restart in range(1, self.restarts):
-            point = self._climb(ball, batch, ball.random_point(batch.seeds + restart))
-            fooled, loss = batch.judge(point)
-            worse = (fooled > most_fooled) | ((fooled == most_fooled) & (loss > highest_loss))
-            worst[worse.to(worst.device)] = point[worse.to(point.device)]
-            most_fooled = torch.where(worse, fooled, most_fooled)
-            highest_loss = torch.where(worse, loss, highest_loss)
+            # A deterministic model that is fooled stays fooled: only the others are tried again.
+            again = most_fooled < 1 if batch.deterministic else torch.ones_like(most_fooled)
+            rows = again.nonzero().squeeze(1)
+            batch.classifier.skip(cost * (len(worst) - len(rows)))
+            if not len(rows):
+                continue
+            part = batch.rows(rows)
+            ball = BALLS[self.norm](part.images, self.epsilon)
+            point = self._climb(ball, part, ball.random_point(part.seeds + restart))
+            fooled, loss = part.judge(point)
+            best, known = most_fooled[rows], highest_loss[rows]
+            worse = (fooled > best) | ((fooled == best) & (loss > known))
+            chosen = rows[worse]
+            worst[chosen.to(worst.device)] = point[worse.to(point.device)]
+            most_fooled[chosen], highest_loss[chosen] = fooled[worse], loss[worse]
         return worst

@@ -1,4 +1,6 @@
-"""Which numbers gradients are computed in: bfloat16 where it is fast and does no harm.
+"""What is known of a model, and the numbers its gradients are computed in.
+
+Bfloat16 where it is fast and does no harm.
 
 An attack only needs to know where to go: its points move in float32, and every judgement is made
 in float32. The gradients of our own networks are as useful in bfloat16
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 
 from enresnet.attacks.gradient import Model, module_of
 from enresnet.models import Ensemble, ResNet
+from enresnet.models.noise import noise_modules
 
 PRECISIONS = ("auto", "32", "bf16")
 
@@ -31,6 +34,22 @@ def is_ours(module: nn.Module) -> bool:
     if isinstance(module, Ensemble):
         return all(is_ours(member) for member in module.members)
     return isinstance(module, ResNet)
+
+
+def keeps_apart(model: Model) -> bool:
+    """Return whether a model is known to treat each image of a batch alone."""
+    module = module_of(model)
+    if module is None or not is_ours(module):
+        return False
+    return all(place.std_over == "example" for place in noise_modules(module))
+
+
+def is_deterministic(model: Model) -> bool:
+    """Return whether a model is known to answer twice the same."""
+    module = module_of(model)
+    if module is None or not is_ours(module):
+        return False
+    return all(place.noise == 0 for place in noise_modules(module))
 
 
 def fast_bfloat16(device: torch.device) -> bool:
