@@ -113,8 +113,7 @@ static inline void normals(bits *s, vf *first, vf *second)
     vu u = next(s), v = next(s);
     /* (0, 1], with all 32 bits: the smallest, 2^-33, is a deviate of 6.8 */
     vf x = __builtin_convertvector(u, vf) * 0x1p-32f + 0x1p-33f;
-    vf squared = -2.0f * logarithm(x);
-    vf radius = root(pick(squared > 0.0f, squared, squared * 0.0f));
+    vf radius = root(-2.0f * logarithm(x)); /* the series has the sign it should near 1 */
     vf turn = __builtin_convertvector((vi)v, vf) * 0x1p-32f; /* [-1/2, 1/2] */
     vf size = (vf)((vi)turn & 0x7fffffff);
     vf half = (vf)(((vi)turn & (int32_t)0x80000000) | 0x3f000000); /* 1/2 with the turn's sign */

@@ -20,26 +20,41 @@ static inline void NAME(write)(TYPE *p, vf x, int64_t left)
     memcpy(p, few, (size_t)(left > 0 ? left : 0) * sizeof(TYPE));
 }
 
-/* Mean and standard deviation of a row, in two passes over memory that is near by then. */
+/* Sums of deviations from a first guess, which is near enough to lose nothing in float. */
+typedef struct { vf sum, squares; double total, total_squares; float guess; } NAME(gathered);
+
+static inline void NAME(gather)(NAME(gathered) *all, vf x, int64_t at)
+{
+    vf d = x - all->guess;
+    all->sum += d;
+    all->squares += d * d;
+    if (at % CHUNK == CHUNK - LANES) {
+        all->total += total(all->sum);
+        all->total_squares += total(all->squares);
+        all->sum = all->squares = (vf){0};
+    }
+}
+
+static void NAME(conclude)(NAME(gathered) *all, int64_t count, float *mean, float *deviation)
+{
+    double middle = (all->total + total(all->sum)) / (double)count;
+    double square = (all->total_squares + total(all->squares)) / (double)count - middle * middle;
+    *mean = (float)(all->guess + middle);
+    *deviation = (float)sqrt(square > 0 ? square : square * 0); /* NaN stays */
+}
+
+/* Mean and standard deviation of a row. */
 static void NAME(moments)(const TYPE *x, int64_t count, float *mean, float *deviation)
 {
-    vf sum = {0};
-    double whole = 0, squares = 0;
-    for (int64_t i = 0; i < count; i += LANES) {
-        sum += NAME(read)(x + i, count - i);
-        if (i % CHUNK == CHUNK - LANES) { whole += total(sum); sum = (vf){0}; }
+    NAME(gathered) all = {.guess = NAME(read)(x, count)[0]};
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES) NAME(gather)(&all, LOAD(x + i), i);
+    if (i < count) {
+        vf rest = NAME(read)(x + i, count - i);
+        for (int64_t lane = count - i; lane < LANES; lane++) rest[lane] = all.guess;
+        NAME(gather)(&all, rest, i);
     }
-    float middle = (float)((whole + total(sum)) / (double)count);
-    sum = (vf){0};
-    for (int64_t i = 0; i < count; i += LANES) {
-        vf d = NAME(read)(x + i, count - i) - middle;
-        if (count - i < LANES)
-            for (int64_t lane = count - i; lane < LANES; lane++) d[lane] = 0;
-        sum += d * d;
-        if (i % CHUNK == CHUNK - LANES) { squares += total(sum); sum = (vf){0}; }
-    }
-    *mean = middle;
-    *deviation = (float)sqrt((squares + total(sum)) / (double)count);
+    NAME(conclude)(&all, count, mean, deviation);
 }
 
 /* to = from + scale n, for one row */
@@ -122,6 +137,12 @@ void NAME(normal)(TYPE *y, int64_t count, uint64_t key, int threads)
     }
 }
 
+static inline vf NAME(activated)(vf y, const float *scale, const float *shift)
+{
+    vf x = y * load_float(scale) + load_float(shift);
+    return (vf)((vi)x & ~(x <= 0.0f)); /* NaN stays */
+}
+
 /* The seam between two residual blocks of a network that is attacked, channels last:
  *
  *   z = residual + skip,  y = z + noise * std(z) n,  active = relu(scale y + shift)
@@ -133,23 +154,47 @@ void NAME(seam)(const TYPE *residual, const TYPE *skip, const float *scale, cons
 {
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t row = 0; row < rows; row++) {
-        int64_t offset = row * count;
-        TYPE *sum = z + offset, *to = y + offset, *on = active + offset;
-        if (skip)
-            for (int64_t i = 0; i < count; i += LANES)
-                STORE(sum + i, LOAD(residual + offset + i) + LOAD(skip + offset + i));
-        else
-            sum = (TYPE *)residual + offset;
-        if (noise > 0) {
-            NAME(moments)(sum, count, mean + row, deviation + row);
-            NAME(disturb)(sum, to, count, noise * deviation[row], key, (uint64_t)row);
-        } else
-            to = sum;
-        for (int64_t i = 0; i < count; i += channels)
-            for (int64_t c = 0; c < channels; c += LANES) {
-                vf x = LOAD(to + i + c) * load_float(scale + c) + load_float(shift + c);
-                STORE(on + i + c, (vf)((vi)x & ~(x <= 0.0f))); /* NaN stays */
+        const TYPE *a = residual + row * count, *b = skip ? skip + row * count : 0;
+        TYPE *sum = z + row * count, *to = y + row * count, *on = active + row * count;
+        if (!(noise > 0)) {
+            for (int64_t i = 0; i < count; i += channels)
+                for (int64_t c = 0; c < channels; c += LANES) {
+                    vf x = LOAD(a + i + c);
+                    if (b) {
+                        STORE(sum + i + c, x + LOAD(b + i + c));
+                        x = LOAD(sum + i + c); /* as it is stored */
+                    }
+                    STORE(on + i + c, NAME(activated)(x, scale + c, shift + c));
+                }
+            continue;
+        }
+        NAME(gathered) all = {.guess = LOAD(a)[0]};
+        for (int64_t i = 0; i < count; i += LANES) {
+            vf x = LOAD(a + i);
+            if (b) {
+                x += LOAD(b + i);
+                STORE(sum + i, x);
             }
+            NAME(gather)(&all, x, i);
+        }
+        NAME(conclude)(&all, count, mean + row, deviation + row);
+        float s = noise * deviation[row];
+        uint64_t chunks = (uint64_t)((count + CHUNK - 1) / CHUNK);
+        for (uint64_t chunk = 0; chunk < chunks; chunk++) {
+            int64_t i = (int64_t)chunk * CHUNK, end = i + CHUNK < count ? i + CHUNK : count;
+            int64_t c = i % channels;
+            bits state = start(key, (uint64_t)row * chunks + chunk);
+            while (i < end) {
+                vf draws[2];
+                normals(&state, &draws[0], &draws[1]);
+                for (int half = 0; half < 2 && i < end; half++, i += LANES) {
+                    vf x = LOAD(sum + i) + s * draws[half];
+                    STORE(to + i, x);
+                    STORE(on + i, NAME(activated)(x, scale + c, shift + c));
+                    c = c + LANES == channels ? 0 : c + LANES;
+                }
+            }
+        }
     }
 }
 

@@ -1,0 +1,51 @@
+"""The benchmarks run, tiny; no time is asserted."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from enresnet.cli import benchmark, main
+from problems import seeded
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_every_benchmark_runs(tmp_path, capsys, monkeypatch):
+    target, picture = tmp_path / "figures.json", tmp_path / "growth.png"
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "benchmarks"))
+    import speed.attacks
+
+    images = torch.rand(4, 3, 32, 32, generator=seeded())
+    monkeypatch.setattr(speed.attacks, "test_images", lambda n: (images[:n], torch.arange(4)[:n]))
+    assert main(["benchmark", "--tiny", "--json", str(target), "--picture", str(picture)]) == 0
+    shown = capsys.readouterr().out
+    figures = json.loads(target.read_text())
+    for key in speed.BENCHMARKS:
+        if f"{key}: skipped" in shown:
+            assert "is not installed" in shown
+            continue
+        figure = benchmark._get(figures, key)
+        assert figure["median"] > 0
+        assert figure["spread"][0] <= figure["median"] <= figure["spread"][1]
+        assert figure["repeats"] >= 1
+        assert figure["what"]
+    assert figures["machine"]["threads"] == 1
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert [row["size"] for row in figures["growth"]["tables"]["members"]] == [1, 2]
+    assert sys.path
+
+
+def test_bad_input(capsys):
+    assert main(["benchmark", "--only", "nosuch"]) == 2
+    assert "only must be one of" in capsys.readouterr().err
+
+
+def test_a_missed_bound_is_seen():
+    good = {"median": 3.0, "at_least": 2.5}
+    assert benchmark._holds(good)
+    assert not benchmark._holds({**good, "at_least": 3.1})
+    assert not benchmark._holds({"median": 1.2, "at_most": 1.1})
+    assert not benchmark._holds({**good, "accuracy_holds": False})
