@@ -20,7 +20,7 @@ def main(data: str = "cifar10", images: int = 2000, model: str = "en1_resnet20")
     """Print a line an objective; return 1 if a loss did not fall."""
     fell = True
     for name in OBJECTIVES:
-        recipe = load_recipe("paper", objective=name, epochs=1, batch_size=64, learning_rate=0.05)
+        recipe = load_recipe("paper", objective=name, epochs=1, batch_size=32, learning_rate=0.02)
         config = RunConfig(model=model, data=data, recipe=recipe, limit=images)
         loaded = config.load_data()
         losses: list[float] = []

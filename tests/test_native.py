@@ -19,7 +19,7 @@ from enresnet.models import (
     without_noise,
 )
 from enresnet.models import noise as noise_module
-from enresnet.models.folded import folded
+from enresnet.models.folded import Folded, folded
 from enresnet.models.noise import NoiseStream
 from problems import random_problem, seeded
 
@@ -340,15 +340,47 @@ def test_examples_that_are_fooled_are_not_started_again():
     assert seen["ours"] < seen["any"]
 
 
-def test_draws_of_a_small_batch_share_one_pass():
+def test_draws_share_what_comes_before_the_noise(monkeypatch):
     images, labels = random_problem((4, 3, 16, 16), classes=10)
-    model = create_model("en1_resnet8", generator=seeded()).eval()
-    sizes = []
-    model.register_forward_pre_hook(lambda _, x: sizes.append(len(x[0])))
+    model = create_model("en2_resnet8", generator=seeded()).eval()
+    sizes = {"before_noise": [], "after_noise": []}
+    for name, seen in sizes.items():
+        whole = getattr(Folded, name)
+
+        def counted(self, x, whole=whole, seen=seen):
+            seen.append(len(x))
+            return whole(self, x)
+
+        monkeypatch.setattr(Folded, name, counted)
     FGSM(eot=5)(model, images, labels)
-    assert sizes == [20]
+    assert sizes == {"before_noise": [4, 4], "after_noise": [20, 20]}  # two members
+    monkeypatch.undo()
+    monkeypatch.setattr("enresnet.attacks.base.TOGETHER", 2 * 4 * 256)
+    FGSM(eot=5)(model, images, labels)
+    seen = []
+    model.register_forward_hook(lambda *_: seen.append(1))
+    FGSM(eot=5)(model, images, labels)
+    assert len(seen) == 5  # who listens hears every draw
+    model._forward_hooks.clear()
     with without_noise(model):
         one, five = (
             FGSM(eot=eot, norm="l2", precision="32")(model, images, labels) for eot in (1, 5)
         )
     torch.testing.assert_close(one, five, rtol=0, atol=1e-5)
+
+
+def test_shared_draws_have_the_gradient_of_separate_ones(monkeypatch):
+    """The mean over many draws agrees, far closer than single draws do."""
+    images, labels = random_problem((3, 3, 16, 16), classes=10)
+    model = create_model("en2_resnet8", noise=0.3, generator=seeded()).eval()
+    found = {}
+    for shared in (True, False):
+        if not shared:
+            monkeypatch.setattr("enresnet.attacks.base.keeps_apart", lambda _: False)
+        for repeat in (0, 1):
+            seed_noise(model, seeded(10 + repeat + 2 * shared))
+            attacked = FGSM(epsilon=1.0, norm="l2", eot=400, precision="32")(model, images, labels)
+            found[shared, repeat] = (attacked - images).flatten(1)
+    same = (found[True, 0] - found[True, 1]).norm(dim=1)
+    across = (found[True, 0] - found[False, 0]).norm(dim=1)
+    assert (across < 2 * same + 0.02).all()

@@ -1,5 +1,6 @@
 """What perturbs: attacks on any callable from images in [0, 1] to logits."""
 
+from enresnet.attacks.apgd import APGD
 from enresnet.attacks.base import Attack
 from enresnet.attacks.carlini_wagner import CarliniWagner
 from enresnet.attacks.fgsm import FGSM
@@ -8,14 +9,17 @@ from enresnet.attacks.ifgsm import IFGSM
 from enresnet.attacks.names import attack_at, create_attack, list_attacks
 from enresnet.attacks.pgd import PGD
 from enresnet.attacks.random_noise import RandomNoise
+from enresnet.attacks.square import Square
 
 __all__ = [
+    "APGD",
     "FGSM",
     "IFGSM",
     "PGD",
     "Attack",
     "CarliniWagner",
     "RandomNoise",
+    "Square",
     "attack_at",
     "create_attack",
     "frozen",

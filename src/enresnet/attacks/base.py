@@ -6,20 +6,21 @@ import inspect
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from enresnet import checks
 from enresnet.attacks.gradient import Model, expected_gradient, frozen, module_of
 from enresnet.attacks.losses import cross_entropy, margin, rivals
 from enresnet.attacks.precision import is_deterministic, keeps_apart, wants_bfloat16
+from enresnet.models import Ensemble, ResNet
 from enresnet.progress import progress_bar
 
 GOALS = ("untargeted", "targeted", "runner_up")
-TOGETHER = 256  # images, draws of one counted each, up to which a single pass is faster
+TOGETHER = 128 * 32 * 32  # pixels of a pass that keeps the cores busy and the caches useful
 
 Loss = Callable[[Tensor], Tensor]
 """From logits N x classes to what an attack raises, one number an example."""
@@ -133,12 +134,20 @@ class Classifier:
     def __call__(self, images: Tensor) -> Tensor:
         """Return the model's logits."""
         # clone: a model that works in place must not reach our images
-        logits = self._model(images.clone())
-        self._advance(len(images))
-        if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(images):
+        return self.checked(self._model(images.clone()), len(images))
+
+    @property
+    def module(self) -> nn.Module | None:
+        """The network that the model is, or whose method it is."""
+        return module_of(self._model)
+
+    def checked(self, logits: object, count: int) -> Tensor:
+        """Return what the model said of ``count`` images, if it is what it should be."""
+        self._advance(count)
+        if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != count:
             found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise ValueError(
-                f"model must return logits N x classes, here {len(images)} x classes; found "
+                f"model must return logits N x classes, here {count} x classes; found "
                 f"{found}; wrap it in a function that returns them"
             )
         if not logits.is_floating_point() or logits.shape[1] < 2:
@@ -221,17 +230,13 @@ class Batch:
         )
 
     def own_gradient(self, point: Tensor) -> Tensor:
-        """Return the gradient of :meth:`loss`; the draws of a small batch share one pass."""
-        if self.eot == 1 or not self.apart or len(point) * self.eot > TOGETHER:
-            return self.gradient(self.loss, point)
-        wide = replace(
-            self,
-            images=self.images.repeat(self.eot, *[1] * (point.ndim - 1)),
-            labels=self.labels.repeat(self.eot),
-            eot=1,
-        )
-        gradient = wide.gradient(wide.loss, point.repeat(self.eot, *[1] * (point.ndim - 1)))
-        return gradient.view(self.eot, *point.shape).mean(dim=0)
+        """Return the gradient of :meth:`loss`; of our own networks, draws share what they can."""
+        if self.eot > 1 and self.apart:
+            with self._precision():
+                gradient = shared_gradient(self, point)
+            if gradient is not None:
+                return self._finite(gradient)
+        return self.gradient(self.loss, point)
 
     def gradient(self, loss: Loss, point: Tensor) -> Tensor:
         """Return the gradient of ``loss`` of the logits at ``point``, averaged over the noise.
@@ -239,17 +244,28 @@ class Batch:
         NaN becomes 0 and infinity the largest number, so that neither reaches the images; such
         gradients are counted.
         """
-        gradient = expected_gradient(lambda x: loss(self._reduced_logits(x)), point, self.eot)
+
+        def lossy(x: Tensor) -> Tensor:
+            with self._precision():
+                logits = self.logits(x)
+            return loss(logits)
+
+        return self._finite(expected_gradient(lossy, point, self.eot))
+
+    def _finite(self, gradient: Tensor) -> Tensor:
         finite = gradient.flatten(1).isfinite().all(dim=1)
         if not finite.all():
             self.classifier.bad_gradients += int((~finite).sum())
             gradient = gradient.nan_to_num()
         return gradient
 
-    def _reduced_logits(self, point: Tensor) -> Tensor:
-        reduced = torch.autocast(point.device.type, torch.bfloat16)
-        with reduced if self.reduced else nullcontext():
-            return self.logits(point)
+    def _precision(self) -> AbstractContextManager[None]:
+        if not self.reduced:
+            return nullcontext()
+        context: AbstractContextManager[None] = torch.autocast(
+            self.images.device.type, torch.bfloat16
+        )
+        return context
 
     @torch.no_grad()
     def judge(self, point: Tensor) -> tuple[Tensor, Tensor]:
@@ -260,6 +276,35 @@ class Batch:
             fooled += self.fooled(logits).cpu()
             loss += self.loss(logits).cpu()
         return fooled / self.eot, loss / self.eot
+
+
+def shared_gradient(batch: Batch, point: Tensor) -> Tensor | None:
+    """Return the gradient of the batch's loss over its draws, computed in two parts.
+
+    Up to the first noise all draws are the same: that part runs once forward and once backward,
+    and only the rest once a draw. None where the model cannot be taken apart so. Draws of small
+    batches go through the rest together.
+    """
+    module = batch.classifier.module
+    assert isinstance(module, ResNet | Ensemble)
+    leaf = point.detach().requires_grad_()
+    shared = module.before_noise(leaf)
+    if shared is None:
+        return None
+    starts = [state.detach().requires_grad_() for state in shared]
+    totals: list[Tensor] = []
+    together = max(1, TOGETHER // max(1, point[:, :1].numel()))
+    for done in range(0, batch.eot, together):
+        draws = min(together, batch.eot - done)
+        several = [torch.cat([start] * draws) if draws > 1 else start for start in starts]
+        logits = batch.classifier.checked(module.after_noise(several), draws * len(point))
+        wide = replace(batch, labels=batch.labels.repeat(draws))
+        gradients = torch.autograd.grad(wide.loss(logits).sum(), starts)
+        for total, gradient in zip(totals, gradients, strict=bool(totals)):
+            total += gradient
+        totals = totals or list(gradients)
+    (result,) = torch.autograd.grad(shared, leaf, totals)
+    return result / batch.eot
 
 
 def check_model_and_images(model: object, images: object, labels: object) -> None:

@@ -29,6 +29,19 @@ class Ball(ABC):
     def ascend(self, point: Tensor, gradient: Tensor, size: float) -> Tensor:
         """Return the point of the ball nearest to a steepest step of length ``size``."""
 
+    def ascend_by(self, point: Tensor, gradient: Tensor, sizes: Tensor) -> Tensor:
+        """Return what :meth:`ascend` does with a length of its own for every example."""
+        step = self.steepest(gradient) * _expand(sizes, point).to(point.dtype)
+        return self.nearest(point + step)
+
+    @abstractmethod
+    def steepest(self, gradient: Tensor) -> Tensor:
+        """Return the step of length 1 that raises the loss most."""
+
+    @abstractmethod
+    def nearest(self, point: Tensor) -> Tensor:
+        """Return the nearest point of the ball and of [0, 1]."""
+
     @abstractmethod
     def random_point(self, seeds: Tensor) -> Tensor:
         """Return a random point of each ball, fixed by that example's seed."""
@@ -49,17 +62,25 @@ class Linf(Ball):
     def __init__(self, images: Tensor, epsilon: float) -> None:
         super().__init__(images, epsilon)
         wide = widened(images)
-        self._low = _rounded_towards((wide - epsilon).clamp_(min=0), self.centre)
-        self._high = _rounded_towards((wide + epsilon).clamp_(max=1), self.centre)
+        self.low = _rounded_towards((wide - epsilon).clamp_(min=0), self.centre)
+        self.high = _rounded_towards((wide + epsilon).clamp_(max=1), self.centre)
 
     def ascend(self, point: Tensor, gradient: Tensor, size: float) -> Tensor:
         """Step by ``size`` in the sign of the gradient (Eqs. 16-17), then clip."""
-        return point.add(gradient.sign(), alpha=size).clamp_(self._low, self._high)
+        return point.add(gradient.sign(), alpha=size).clamp_(self.low, self.high)
+
+    def steepest(self, gradient: Tensor) -> Tensor:
+        """Return the sign of the gradient."""
+        return gradient.sign()
+
+    def nearest(self, point: Tensor) -> Tensor:
+        """Clip every pixel."""
+        return point.clamp(self.low, self.high)
 
     def random_point(self, seeds: Tensor) -> Tensor:
         """Draw each pixel's change uniformly from [-epsilon, epsilon], then clip."""
         change = _draw(self.centre, seeds, lambda x, g: x.uniform_(-1, 1, generator=g))
-        return self.centre.add(change, alpha=self.epsilon).clamp_(self._low, self._high)
+        return self.centre.add(change, alpha=self.epsilon).clamp_(self.low, self.high)
 
     def settle(self, point: Tensor) -> Tensor:
         """Round to the images' type; the bounds are exact in the type of the points already."""
@@ -75,6 +96,14 @@ class L2(Ball):
         """Step by ``size`` along the gradient's direction, project to the ball, clip to [0, 1]."""
         # Clipping moves a pixel towards x, which lies in [0, 1], so it cannot leave the ball.
         return self._project(point.add(_direction(gradient), alpha=size)).clamp_(0, 1)
+
+    def steepest(self, gradient: Tensor) -> Tensor:
+        """Return the gradient's direction."""
+        return _direction(gradient)
+
+    def nearest(self, point: Tensor) -> Tensor:
+        """Project to the ball, then clip."""
+        return self._project(point).clamp_(0, 1)
 
     def random_point(self, seeds: Tensor) -> Tensor:
         """Draw uniformly from the ball.

@@ -6,18 +6,22 @@ import re
 from typing import Any
 
 from enresnet import checks
+from enresnet.attacks.apgd import APGD
 from enresnet.attacks.base import Attack
 from enresnet.attacks.carlini_wagner import CarliniWagner
 from enresnet.attacks.fgsm import FGSM
 from enresnet.attacks.ifgsm import DEFAULT_EPSILON, IFGSM
 from enresnet.attacks.pgd import PGD
 from enresnet.attacks.random_noise import RandomNoise
+from enresnet.attacks.square import Square
 from enresnet.randomness import named_generator
 
 ATTACKS: dict[str, type[Attack]] = {
     "fgsm": FGSM,
     "ifgsm": IFGSM,
     "pgd": PGD,
+    "apgd": APGD,
+    "square": Square,
     "cw": CarliniWagner,
     "noise": RandomNoise,
 }
@@ -27,6 +31,10 @@ LISTED = (
     "fgsm",
     "ifgsm20",
     "pgd20",
+    "apgd100",
+    "apgd100_dlr",
+    "apgd100_t",
+    "square",
     "cw",
     "cw_pixel",
     "noise",
@@ -37,8 +45,9 @@ LISTED = (
 )
 
 _NAME = re.compile(
-    r"(?P<attack>fgsm|noise|(?:ifgsm|pgd|cw)(?P<steps>[0-9]+)?)"
-    r"(?P<pixel>(?<=cw)_pixel|(?<=[0-9])_pixel)?(?P<l2>_l2)?(?P<goal>_targeted|_runner_up)?"
+    r"(?P<attack>fgsm|noise|(?:ifgsm|apgd|pgd|cw|square)(?P<steps>[0-9]+)?)"
+    r"(?P<pixel>(?<=cw)_pixel|(?<=[0-9])_pixel)?(?P<loss>_dlr|_t)?(?P<l2>_l2)?"
+    r"(?P<goal>_targeted|_runner_up)?"
 )
 
 
@@ -46,7 +55,7 @@ def create_attack(name: str, **options: Any) -> Attack:
     """Return the attack called ``name``, such as ifgsm20 or pgd50_l2_targeted."""
     match = _NAME.fullmatch(name) if isinstance(name, str) else None
     kind = "" if match is None else match["attack"].rstrip("0123456789")
-    if match is None or (match["pixel"] and kind != "cw") or (match["l2"] and kind == "cw"):
+    if match is None or not _fits(match, kind):
         raise ValueError(
             f"unknown attack {name!r}; known are {', '.join(LISTED)}, with any number of steps, "
             f"and followed by _targeted or _runner_up{checks.did_you_mean(name, LISTED)}"
@@ -58,12 +67,24 @@ def create_attack(name: str, **options: Any) -> Attack:
         named["space"] = "pixel"
     if match["l2"]:
         named["norm"] = "l2"
+    if match["loss"]:
+        named["loss"] = {"_dlr": "dlr", "_t": "targeted_dlr"}[match["loss"]]
     if match["goal"]:
         named["goal"] = match["goal"][1:]
     for key, value in named.items():
         if options.get(key, value) != value:
             raise ValueError(f"{key}={options[key]!r} contradicts the name {name!r}")
     return ATTACKS[kind](**{**options, **named})
+
+
+def _fits(match: re.Match[str], kind: str) -> bool:
+    """Return whether an attack has what its name says of it."""
+    return not (
+        (match["pixel"] and kind != "cw")
+        or (match["l2"] and kind in ("cw", "square"))
+        or (match["loss"] and kind != "apgd")
+        or (match["goal"] and kind == "apgd")
+    )
 
 
 def list_attacks() -> list[str]:
@@ -82,6 +103,6 @@ def attack_at(name: str, epsilon: float, *, eot: int = 1, seed: int | None = Non
         options["step_size"] = 6e-4 * epsilon / DEFAULT_EPSILON["linf"]
     elif "_l2" not in name:
         options["epsilon"] = epsilon
-    if seed is not None and name.startswith(("pgd", "noise")):
+    if seed is not None and name.startswith(("pgd", "apgd", "square", "noise")):
         options["generator"] = named_generator(seed, f"attack {name}")
     return create_attack(name, **options)

@@ -37,10 +37,18 @@ def is_ours(module: nn.Module) -> bool:
 
 
 def keeps_apart(model: Model) -> bool:
-    """Return whether a model is known to treat each image of a batch alone."""
+    """Return whether a model is known to treat each image of a batch alone.
+
+    And has room for more of them: a lean one is lean for want of memory.
+    """
     module = module_of(model)
     if module is None or not is_ours(module):
         return False
+    for part in module.modules():
+        if isinstance(part, Ensemble) and part.lean:
+            return False
+        if part._forward_hooks or part._forward_pre_hooks:  # someone listens
+            return False
     return all(place.std_over == "example" for place in noise_modules(module))
 
 

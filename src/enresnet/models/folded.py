@@ -42,6 +42,15 @@ class _Convolution:
     def __call__(self, x: Tensor) -> Tensor:
         return functional.conv2d(x, self.weight, self.bias, self.stride, self.padding)
 
+    def activated(self, x: Tensor) -> Tensor:
+        """Return the convolution followed by a ReLU."""
+        if native.supports(x) and _FUSED:
+            fused: Tensor = _Activated.apply(  # type: ignore[no-untyped-call]
+                x, self.weight, self.bias, self.stride, self.padding
+            )
+            return fused
+        return self(x).relu_()
+
 
 @dataclass(frozen=True)
 class _Block:
@@ -93,22 +102,32 @@ class Folded:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the logits of images that are normalised already."""
-        with torch.autocast(self._device.type, enabled=False):  # the types are chosen here
-            return self._forward(x)
+        return self.after_noise(self.before_noise(x))
 
-    def _forward(self, x: Tensor) -> Tensor:
-        x = x.to(self._dtype)
-        if self._device.type == "cpu":
-            x = x.contiguous(memory_format=torch.channels_last)
-        out, active = seam(self._stem(x), None, self._blocks[0].before, None)
-        for block, after in zip(self._blocks, self._after, strict=True):
-            skip = out if block.shortcut is None else block.shortcut(active)
-            inner = active
-            for convolution in block.first:
-                inner = convolution(inner).relu_()
-            out, active = seam(block.last(inner), skip, after, block.noise)
-        features = active.mean(dim=(2, 3), dtype=torch.float32)
-        return functional.linear(features.to(self._head[0].dtype), *self._head)
+    def before_noise(self, x: Tensor) -> Tensor:
+        """Return the sum that the first noise is added to: the same for every draw."""
+        with torch.autocast(self._device.type, enabled=False):  # the types are chosen here
+            x = x.to(self._dtype)
+            if self._device.type == "cpu":
+                x = x.contiguous(memory_format=torch.channels_last)
+            out, active = seam(self._stem(x), None, self._blocks[0].before, None)
+            residual, skip = self._residual(self._blocks[0], out, active)
+            return residual + skip
+
+    def after_noise(self, z: Tensor) -> Tensor:
+        """Return the logits, with noise from the first on."""
+        with torch.autocast(self._device.type, enabled=False):
+            out, active = seam(z, None, self._after[0], self._blocks[0].noise)
+            for block, after in zip(self._blocks[1:], self._after[1:], strict=True):
+                out, active = seam(*self._residual(block, out, active), after, block.noise)
+            features = active.mean(dim=(2, 3), dtype=torch.float32)
+            return functional.linear(features.to(self._head[0].dtype), *self._head)
+
+    def _residual(self, block: _Block, out: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
+        skip = out if block.shortcut is None else block.shortcut(active)
+        for convolution in block.first:
+            active = convolution.activated(active)
+        return block.last(active), skip
 
 
 def seam(
@@ -133,6 +152,52 @@ def seam(
         out = inject_noise(out, level, std_over=noise.std_over, generator=noise.stream)
     scale, shift = (value.to(out.dtype).view(1, -1, 1, 1) for value in after)
     return out, torch.addcmul(shift, out, scale).relu_()
+
+
+_FUSED = hasattr(torch.ops.mkldnn, "_convolution_pointwise")
+
+
+class _Activated(torch.autograd.Function):
+    """A convolution with a ReLU in the same pass, on the CPU."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        stride: tuple[int, int],
+        padding: tuple[int, int],
+    ) -> Tensor:
+        out: Tensor = torch.ops.mkldnn._convolution_pointwise(
+            x, weight, bias, padding, stride, [1, 1], 1, "relu", [], ""
+        )
+        ctx.save_for_backward(x, weight, out)
+        ctx.stride, ctx.padding = stride, padding
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+        x, weight, out = ctx.saved_tensors
+        if gradient.stride() != out.stride():
+            gradient = torch.empty_like(out).copy_(gradient)
+        # In place: the gradient was made for this node alone, by the convolution that follows.
+        native.call("mask", gradient, gradient, out, out.numel())
+        result, _, _ = torch.ops.aten.convolution_backward(
+            gradient,
+            x,
+            weight,
+            None,
+            ctx.stride,
+            ctx.padding,
+            [1, 1],
+            False,
+            [0, 0],
+            1,
+            [True, False, False],
+        )
+        return result, None, None, None, None
 
 
 class _Seam(torch.autograd.Function):

@@ -171,12 +171,7 @@ class ResNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits N x num_classes for images N x in_channels x H x W in [0, 1]."""
-        self._check(images)
-        x = images
-        if self._shift is not None:
-            x = x - self._shift
-        if self._scale is not None:
-            x = x / self._scale
+        x = self._normalised(images)
         if (fast := folded(self, x)) is not None:
             return fast(x)
         x = self.stem(x)
@@ -185,6 +180,26 @@ class ResNet(nn.Module):
         features = self.bn(x).relu_().mean(dim=(2, 3))
         logits: Tensor = self.classifier(features)
         return logits
+
+    def before_noise(self, images: Tensor) -> list[Tensor] | None:
+        """Return what every draw of the noise starts from, where the network is folded."""
+        x = self._normalised(images)
+        fast = folded(self, x)
+        return None if fast is None else [fast.before_noise(x)]
+
+    def after_noise(self, states: list[Tensor]) -> Tensor:
+        """Return the logits for a fresh draw, from what :meth:`before_noise` gave; takes it."""
+        assert self.fold is not None
+        return self.fold[1].after_noise(states.pop(0))
+
+    def _normalised(self, images: Tensor) -> Tensor:
+        self._check(images)
+        x = images
+        if self._shift is not None:
+            x = x - self._shift
+        if self._scale is not None:
+            x = x / self._scale
+        return x
 
     def all_blocks(self) -> Iterator[nn.Module]:
         """Yield the residual blocks in order."""

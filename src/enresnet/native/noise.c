@@ -88,12 +88,11 @@ static inline vf logarithm(vf x)
     return f - 0.5f * f * f + f * f * f * p + __builtin_convertvector(e, vf) * 0.69314718f;
 }
 
-static inline vf sine_of_turns(vf x) /* sin(2 pi x) for |x| <= 1/4, to 1e-8 */
+static inline vf sine_of_turns(vf x) /* sin(2 pi x) for |x| <= 1/4, to 6e-7 */
 {
-    vf q = x * x, p = q * 39.7098836f - 76.574857f;
-    p = p * q + 81.6022256f;
-    p = p * q - 41.3416774f;
-    p = p * q + 6.28318527f;
+    vf q = x * x, p = q * -70.9934274f + 81.3407683f;
+    p = p * q - 41.3371424f;
+    p = p * q + 6.28316404f;
     return p * x;
 }
 

@@ -137,6 +137,20 @@ void NAME(normal)(TYPE *y, int64_t count, uint64_t key, int threads)
     }
 }
 
+/* g = 0 where the ReLU was off, in place. */
+void NAME(mask)(TYPE *g, const TYPE *active, int64_t count, int threads)
+{
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t chunk = 0; chunk < count; chunk += CHUNK) {
+        int64_t end = chunk + CHUNK < count ? chunk + CHUNK : count;
+        for (int64_t i = chunk; i < end; i += LANES) {
+            vf value = NAME(read)(g + i, end - i);
+            vi on = ~(NAME(read)(active + i, end - i) <= 0.0f);
+            NAME(write)(g + i, (vf)((vi)value & on), end - i);
+        }
+    }
+}
+
 static inline vf NAME(activated)(vf y, const float *scale, const float *shift)
 {
     vf x = y * load_float(scale) + load_float(shift);

@@ -1,0 +1,233 @@
+r"""Auto-PGD (Croce and Hein, 2020): PGD with momentum and a step that halves where it stalls.
+
+.. math:: z = P(x^{(k)} + \eta\,\mathrm{dir}(\nabla L)), \qquad
+          x^{(k+1)} = P\bigl(x^{(k)} + 0.75\,(z - x^{(k)}) + 0.25\,(x^{(k)} - x^{(k-1)})\bigr)
+
+The step starts at twice the radius. At checkpoints that come closer and closer it is halved, and
+the search goes back to the best point, for every example whose loss rose in fewer than three of
+four steps, or whose best loss has not changed since the last one.
+
+Made for randomised models: loss, best point and success are means over the ``eot`` draws that the
+gradient took anyway, never a lucky single one.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from enresnet import checks
+from enresnet.attacks.base import Batch
+from enresnet.attacks.geometry import BALLS, Ball
+from enresnet.attacks.ifgsm import check_epsilon, with_suffixes
+from enresnet.attacks.losses import difference_of_logits_ratio, rivals, targeted_ratio
+from enresnet.attacks.pgd import PGD
+
+LOSSES = ("ce", "dlr", "targeted_dlr")
+MOMENTUM = 0.75
+PATIENCE = 0.75  # the share of steps that must raise the loss
+
+
+class APGD(PGD):
+    """PGD that chooses its steps, with cross-entropy or the difference-of-logits ratio.
+
+    ``loss="targeted_dlr"`` pulls each example in turn towards its ``targets`` likeliest other
+    classes and keeps the worst result; ``restarts`` counts random starts for each.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float | None = None,
+        steps: int = 100,
+        loss: str = "ce",
+        targets: int = 9,
+        restarts: int = 1,
+        norm: str = "linf",
+        eot: int = 1,
+        precision: str = "auto",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(
+            epsilon=epsilon,
+            step_size=2 * check_epsilon(epsilon, norm),
+            steps=steps,
+            restarts=restarts,
+            norm=norm,
+            eot=eot,
+            precision=precision,
+            generator=generator,
+        )
+        self.loss = checks.choice("loss", loss, LOSSES)
+        self.targets = checks.integer("targets", targets, low=1)
+
+    @property
+    def name(self) -> str:
+        """The name on the command line and in results."""
+        suffix = {"ce": "", "dlr": "_dlr", "targeted_dlr": "_t"}[self.loss]
+        return with_suffixes(f"apgd{self.steps}{suffix}", self.norm, self.goal)
+
+    def _tries(self) -> int:
+        return self.restarts * (self.targets if self.loss == "targeted_dlr" else 1)
+
+    def _passes(self) -> int:
+        ranked = self.eot if self.loss == "targeted_dlr" else 0
+        return self._tries() * (self.steps + 1) * self.eot + ranked
+
+    def _perturb(self, batch: Batch) -> Tensor:
+        goals = self._ranked(batch) if self.loss == "targeted_dlr" else [None]
+        worst = _Best(batch.images)
+        number = 0
+        for goal in goals:
+            for _ in range(self.restarts):
+                # One that fools a deterministic model is not tried again.
+                again = ~worst.settled if batch.deterministic else torch.ones_like(worst.settled)
+                rows = again.nonzero().squeeze(1)
+                batch.classifier.skip((self.steps + 1) * self.eot * (len(again) - len(rows)))
+                if len(rows):
+                    part = batch.rows(rows)
+                    aim = None if goal is None else goal[rows]
+                    worst.offer(rows, *self._search(part, aim, number))
+                number += 1
+        return worst.point
+
+    def _ranked(self, batch: Batch) -> list[Tensor | None]:
+        """Return the other classes, the likeliest first, for every example."""
+        with torch.no_grad():
+            logits = sum(batch.logits(batch.images) for _ in range(self.eot))
+        assert isinstance(logits, Tensor)
+        order = rivals(logits, batch.labels).argsort(dim=1, descending=True)
+        return list(order[:, : min(self.targets, order.shape[1] - 1)].T)
+
+    def _search(
+        self, batch: Batch, aim: Tensor | None, number: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return each example's best point, the share of draws it fools, and its mean loss."""
+        ball = BALLS[self.norm](batch.images, self.epsilon)
+        point = ball.random_point(batch.seeds + number)
+        size = torch.full((len(point),), 2 * self.epsilon, device=point.device)
+        gradient, loss, fooled = self._look(batch, point, aim)
+        best = _Track(point, gradient, loss, fooled)
+        before, last_loss = point, loss
+        rises, since = torch.zeros_like(size), 0
+        halved, best_then = torch.ones_like(size, dtype=torch.bool), loss.clone()
+        marks = checkpoints(self.steps)
+        for step in range(self.steps):
+            moved = self._move(ball, point, before, gradient, size, first=step == 0)
+            before, point = point, moved
+            gradient, loss, fooled = self._look(batch, point, aim)
+            rises += loss > last_loss
+            last_loss = loss
+            best.offer(point, gradient, loss, fooled)
+            since += 1
+            if step + 1 in marks:
+                stalled = rises < PATIENCE * since
+                stalled |= ~halved & (best.loss <= best_then)
+                size = torch.where(stalled, size / 2, size)
+                chosen = _like(stalled, point)
+                point = torch.where(chosen, best.point, point)
+                before = torch.where(chosen, best.point, before)
+                gradient = torch.where(chosen, best.gradient, gradient)
+                last_loss = torch.where(stalled, best.loss, last_loss)
+                halved, best_then = stalled, best.loss.clone()
+                rises, since = torch.zeros_like(rises), 0
+        return ball.settle(best.worst_point), best.fooled, best.worst_loss
+
+    def _move(
+        self,
+        ball: Ball,
+        point: Tensor,
+        before: Tensor,
+        gradient: Tensor,
+        size: Tensor,
+        *,
+        first: bool,
+    ) -> Tensor:
+        straight = ball.ascend_by(point, gradient, size)
+        if first:
+            return straight
+        mixed = point + MOMENTUM * (straight - point) + (1 - MOMENTUM) * (point - before)
+        return ball.nearest(mixed)
+
+    def _look(
+        self, batch: Batch, point: Tensor, aim: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the gradient at ``point``, the mean loss and the share of draws it fools."""
+        losses, fooled = [], []
+
+        def loss(logits: Tensor) -> Tensor:
+            if aim is not None:
+                value = targeted_ratio(logits, batch.labels, aim)
+            elif self.loss == "dlr":
+                value = difference_of_logits_ratio(logits, batch.labels)
+            else:
+                value = batch.loss(logits)
+            losses.append(value.detach())
+            fooled.append(batch.fooled(logits))
+            return value
+
+        gradient = batch.gradient(loss, point)
+        return (
+            gradient,
+            torch.stack(losses).mean(dim=0),
+            torch.stack(fooled).to(torch.float32).mean(dim=0),
+        )
+
+
+class _Track:
+    """The point of the highest loss, to go back to, and the one that fools most, to return."""
+
+    def __init__(self, point: Tensor, gradient: Tensor, loss: Tensor, fooled: Tensor) -> None:
+        self.point, self.gradient, self.loss = point.clone(), gradient.clone(), loss.clone()
+        self.worst_point, self.worst_loss = point.clone(), loss.clone()
+        self.fooled = fooled.clone()
+
+    def offer(self, point: Tensor, gradient: Tensor, loss: Tensor, fooled: Tensor) -> None:
+        """Take each example's point if it is better."""
+        higher = loss > self.loss
+        chosen = _like(higher, point)
+        self.point = torch.where(chosen, point, self.point)
+        self.gradient = torch.where(chosen, gradient, self.gradient)
+        self.loss = torch.where(higher, loss, self.loss)
+        worse = (fooled > self.fooled) | ((fooled == self.fooled) & (loss > self.worst_loss))
+        self.worst_point = torch.where(_like(worse, point), point, self.worst_point)
+        self.worst_loss = torch.where(worse, loss, self.worst_loss)
+        self.fooled = torch.where(worse, fooled, self.fooled)
+
+
+class _Best:
+    """The worst case for each example over all tries."""
+
+    def __init__(self, images: Tensor) -> None:
+        self.point = images.clone()
+        self._fooled = torch.full((len(images),), -1.0, device=images.device)
+        self._loss = torch.full((len(images),), -math.inf, device=images.device).double()
+
+    @property
+    def settled(self) -> Tensor:
+        """Which examples are fooled in every draw."""
+        return self._fooled >= 1
+
+    def offer(self, rows: Tensor, point: Tensor, fooled: Tensor, loss: Tensor) -> None:
+        """Take the point of each of these rows if it is worse."""
+        known = self._fooled[rows]
+        worse = (fooled > known) | ((fooled == known) & (loss > self._loss[rows]))
+        chosen = rows[worse]
+        self.point[chosen] = point[worse]
+        self._fooled[chosen] = fooled[worse]
+        self._loss[chosen] = loss[worse].to(self._loss.dtype)
+
+
+def checkpoints(steps: int) -> set[int]:
+    """Return the steps at which the step size is looked at."""
+    shares = [0.0, 0.22]
+    while shares[-1] < 1:
+        shares.append(shares[-1] + max(shares[-1] - shares[-2] - 0.03, 0.06))
+    # A hair less: 0.57 of 100 is a little more than 57 in floating point.
+    return {math.ceil(share * steps - 1e-9) for share in shares[1:] if share <= 1}
+
+
+def _like(mask: Tensor, point: Tensor) -> Tensor:
+    return mask.view(-1, *[1] * (point.ndim - 1))

@@ -1,0 +1,140 @@
+r"""Square (Andriushchenko et al., 2020): random search that needs no gradient.
+
+.. math:: x' = x + \delta, \quad \delta \in \{-\epsilon, \epsilon\}^d; \qquad
+          \text{a random square of } \delta \text{ is drawn anew and kept if the margin falls}
+
+A black box: what gradients cannot find it may. The squares shrink as the search goes on. Against a
+randomised model, the old point and the new are judged on the mean over fresh draws of its noise,
+both each time: a point once lucky is not kept for it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from enresnet import checks
+from enresnet.attacks.base import Attack, Batch
+from enresnet.attacks.geometry import Linf
+from enresnet.attacks.ifgsm import check_epsilon, with_suffixes
+from enresnet.randomness import checked_generator
+
+# The share of pixels of a square is halved at these shares of the search (of 10,000 steps).
+HALVINGS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
+
+
+class Square(Attack):
+    """Random search over squares of pixels at the border of the cube, in linf.
+
+    ``share`` is the share of pixels that the first squares take. Examples that fool the model in
+    all draws are left as they are.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float | None = None,
+        steps: int = 1000,
+        share: float = 0.8,
+        eot: int = 1,
+        goal: str = "untargeted",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(eot=eot, goal=goal)
+        self.epsilon = check_epsilon(epsilon, "linf")
+        self.steps = checks.integer("steps", steps, low=1)
+        self.share = checks.number("share", share, low=0, high=1)
+        self.generator = checked_generator(generator)
+
+    @property
+    def name(self) -> str:
+        """The name on the command line and in results."""
+        return with_suffixes(
+            "square" if self.steps == 1000 else f"square{self.steps}", "linf", self.goal
+        )
+
+    def _passes(self) -> int:
+        return 2 * (self.steps + 1) * self.eot
+
+    def _draw_seeds(self, count: int) -> Tensor:
+        generator = self.generator
+        return torch.randint(2**62, (count,), generator=generator, device=generator.device)
+
+    @torch.no_grad()
+    def _perturb(self, batch: Batch) -> Tensor:
+        ball = Linf(batch.images, self.epsilon)
+        streams = [torch.Generator().manual_seed(seed) for seed in batch.seeds.tolist()]
+        point = self._stripes(ball, streams)
+        fooled, margin = self._judge(batch, point)
+        for step in range(self.steps):
+            rows = (fooled < 1).nonzero().squeeze(1)
+            skipped = 2 * len(fooled) - (1 if batch.deterministic else 2) * len(rows)
+            batch.classifier.skip(self.eot * skipped)
+            if not len(rows):
+                continue
+            part = batch.rows(rows)
+            side = self._side(step, point.shape[-2:])
+            tried = self._with_squares(ball, point, rows, side, streams)
+            new_fooled, new_margin = self._judge(part, tried)
+            if not batch.deterministic:
+                fooled[rows], margin[rows] = self._judge(part, point[rows])
+            better = (new_fooled > fooled[rows]) | (
+                (new_fooled == fooled[rows]) & (new_margin < margin[rows])
+            )
+            chosen = rows[better]
+            point[chosen] = tried[better]
+            fooled[chosen], margin[chosen] = new_fooled[better], new_margin[better]
+        batch.classifier.skip(self.eot * len(fooled))
+        return ball.settle(point)
+
+    def _judge(self, batch: Batch, point: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the share of draws that each point fools, and its mean margin."""
+        fooled, margin = torch.zeros(len(point)), torch.zeros(len(point), dtype=torch.float64)
+        for _ in range(batch.eot):
+            logits = batch.logits(point)
+            fooled += batch.fooled(logits).cpu()
+            margin += batch.margin(logits).double().cpu()
+        return fooled / batch.eot, margin / batch.eot
+
+    def _stripes(self, ball: Linf, streams: list[torch.Generator]) -> Tensor:
+        """Return the start: vertical stripes, one pixel wide, of either sign."""
+        count, channels, _, width = ball.centre.shape
+        signs = torch.empty(count, channels, 1, width)
+        for row, stream in zip(signs, streams, strict=True):
+            row.copy_(_signs((channels, 1, width), stream))
+        return ball.nearest(ball.centre + self.epsilon * signs.to(ball.centre))
+
+    def _side(self, step: int, shape: torch.Size) -> int:
+        share = self.share
+        for halving in HALVINGS:
+            if step >= halving * self.steps:
+                share /= 2
+        height, width = shape
+        side = round(math.sqrt(share * height * width))
+        return max(1, min(side, height, width))
+
+    def _with_squares(
+        self,
+        ball: Linf,
+        point: Tensor,
+        rows: Tensor,
+        side: int,
+        streams: list[torch.Generator],
+    ) -> Tensor:
+        """Return the points with a square of each drawn anew."""
+        tried = point[rows].clone()
+        _, channels, height, width = tried.shape
+        for index, row in enumerate(rows.tolist()):
+            stream = streams[row]
+            top = int(torch.randint(height - side + 1, (), generator=stream))
+            left = int(torch.randint(width - side + 1, (), generator=stream))
+            signs = _signs((channels, 1, 1), stream).to(tried)
+            window = (slice(None), slice(top, top + side), slice(left, left + side))
+            tried[index][window] = ball.centre[row][window] + self.epsilon * signs
+        return tried.clamp_(ball.low[rows], ball.high[rows])
+
+
+def _signs(shape: tuple[int, ...], stream: torch.Generator) -> Tensor:
+    return 2.0 * torch.randint(2, shape, generator=stream) - 1

@@ -1,0 +1,179 @@
+"""APGD and Square: their schedules, their losses, their strength, their honesty under noise."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from enresnet.attacks import APGD, IFGSM, PGD, RandomNoise, Square, create_attack
+from enresnet.attacks.apgd import checkpoints
+from enresnet.attacks.losses import difference_of_logits_ratio, margin, targeted_ratio
+from enresnet.data import load_data
+from enresnet.models import create_model, without_noise
+from enresnet.training import Trainer, load_recipe
+from problems import Linear, random_problem, seeded
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+EPSILON = 0.15
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """Return a small robust network with noise, and test images."""
+    data = load_data("digits")
+    model = create_model("en1_resnet8", in_channels=1, generator=seeded())
+    recipe = load_recipe("fast", epochs=5, epsilon=EPSILON, batch_size=64)
+    torch.set_num_threads(1)
+    list(Trainer(model, data, recipe).epochs())
+    return model.eval(), *data.test.batch(slice(96))
+
+
+def accuracy(model, images, labels):
+    with torch.no_grad():
+        return (model(images).argmax(dim=1) == labels).double().mean().item()
+
+
+def test_the_checkpoints_are_the_papers():
+    assert sorted(checkpoints(100)) == [22, 41, 57, 70, 80, 87, 93, 99]
+
+
+def test_the_ratio_of_logits():
+    logits = torch.tensor([[5.0, 1.0, 3.0, 0.0], [0.0, 2.0, 1.0, -1.0]])
+    labels = torch.tensor([0, 0])
+    expected = torch.tensor([-(5 - 3) / (5 - 1), -(0 - 2) / (2 - 0)])
+    torch.testing.assert_close(difference_of_logits_ratio(logits, labels), expected)
+    scaled = difference_of_logits_ratio(100 * logits, labels)
+    torch.testing.assert_close(scaled, expected)
+    targets = torch.tensor([1, 2])
+    found = targeted_ratio(logits, labels, targets)
+    torch.testing.assert_close(found, torch.tensor([(1 - 5) / (5 - 0.5), 1 / (2 + 0.5)]))
+    two = logits[:, :2]
+    torch.testing.assert_close(difference_of_logits_ratio(two, labels), -margin(two, labels))
+    torch.testing.assert_close(targeted_ratio(two, labels, 1 - labels), two[:, 1] - two[:, 0])
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("loss", ["ce", "dlr", "targeted_dlr"])
+def test_a_linear_classifiers_worst_case_is_found(loss, norm):
+    """Two classes: the smallest margin in the ball is known."""
+    images, labels = random_problem((6, 1, 4, 4), classes=2)
+    images = 0.3 + 0.4 * images  # the box does not matter
+    model = Linear(16)
+    attacked = APGD(epsilon=0.1, steps=20, loss=loss, norm=norm, generator=seeded())(
+        model, images, labels
+    )
+    direction = (model.weight[1 - labels] - model.weight[labels]).detach()
+    length = direction.abs().sum(1) if norm == "linf" else direction.norm(dim=1)
+    best = margin(model(images), labels) - 0.1 * length
+    torch.testing.assert_close(margin(model(attacked), labels), best, rtol=1e-3, atol=1e-3)
+
+
+def test_it_is_stronger_than_pgd_of_the_same_length(trained):
+    model, images, labels = trained
+    with without_noise(model):
+        found = {
+            name: accuracy(model, attack(model, images, labels), labels)
+            for name, attack in {
+                "noise": RandomNoise(epsilon=EPSILON, generator=seeded()),
+                "square": Square(epsilon=EPSILON, steps=150, generator=seeded()),
+                "ifgsm": IFGSM(epsilon=EPSILON, steps=20),
+                "apgd": APGD(epsilon=EPSILON, steps=20, generator=seeded()),
+                "targeted": APGD(
+                    epsilon=EPSILON, steps=20, loss="targeted_dlr", generator=seeded()
+                ),
+            }.items()
+        }
+    assert found["targeted"] <= found["apgd"] + 0.02
+    assert found["apgd"] <= found["ifgsm"] + 0.02
+    assert found["ifgsm"] < found["noise"]
+    assert found["square"] < found["noise"]
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        lambda: APGD(epsilon=0.1, steps=5, eot=2, generator=seeded()),
+        lambda: APGD(epsilon=0.1, steps=3, loss="targeted_dlr", targets=2, generator=seeded()),
+        lambda: APGD(epsilon=0.5, steps=5, norm="l2", loss="dlr", generator=seeded()),
+        lambda: Square(epsilon=0.1, steps=5, generator=seeded()),
+    ],
+)
+class TestContracts:
+    def test_it_stays_in_the_ball_and_repeats_itself(self, attack):
+        images, labels = random_problem((5, 3, 8, 8))
+        model = create_model("resnet8", num_classes=4, generator=seeded()).eval()
+        first = attack()(model, images, labels)
+        assert 0 <= first.min() <= first.max() <= 1
+        change = (first - images).flatten(1)
+        if getattr(attack(), "norm", "linf") == "l2":
+            assert (change.norm(dim=1) <= 0.5 + 1e-6).all()
+        else:
+            assert (change.abs() <= 0.1 + 1e-6).all()
+        assert torch.equal(first, attack()(model, images, labels))
+        apart = attack()(model, images, labels, batch_size=2)
+        torch.testing.assert_close(apart, first, rtol=0, atol=1e-4)
+
+    def test_it_counts_its_passes(self, attack):
+        model = create_model("en1_resnet8", num_classes=4, generator=seeded()).eval()
+        images, labels = random_problem((2, 3, 8, 8))
+        seen = []
+        model.register_forward_pre_hook(lambda _, x: seen.append(len(x[0])))
+        attack()(model, images, labels)
+        assert sum(seen) <= 2 * attack().passes
+
+
+class Coin(nn.Module):
+    """Right or wrong by chance, the same for every image: nothing can be found here."""
+
+    def __init__(self, right):
+        super().__init__()
+        self.right, self.generator = right, torch.Generator().manual_seed(0)
+
+    def forward(self, images):
+        heads = torch.rand(len(images), generator=self.generator) < self.right
+        first = torch.where(heads, 1.0, -1.0)
+        return torch.stack([first, -first, first - 3, first - 4], dim=1) + 0 * images.sum()
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        APGD(epsilon=0.1, steps=10, eot=5, generator=seeded()),
+        Square(epsilon=0.1, steps=10, eot=5, generator=seeded()),
+    ],
+)
+def test_luck_is_not_success(attack):
+    """A model that errs in a tenth of its draws is not broken by asking it often."""
+    images, labels = random_problem((64, 3, 8, 8))
+    labels[:] = 0
+    model = Coin(0.9)
+    attacked = attack(model, images, labels)
+    with torch.no_grad():
+        right = torch.stack([model(attacked).argmax(dim=1) == 0 for _ in range(50)]).double()
+    assert abs(right.mean() - 0.9) < 0.03
+
+
+def test_names():
+    assert repr(create_attack("apgd100_dlr", epsilon=0.1)).startswith("APGD(epsilon=0.1, steps=100")
+    for name in ("apgd100", "apgd50_t", "apgd100_dlr_l2", "square", "square500"):
+        assert create_attack(name).name == name
+    for name in ("square_l2", "apgd100_targeted", "pgd20_dlr", "apgd_x"):
+        with pytest.raises(ValueError, match="unknown attack"):
+            create_attack(name)
+    with pytest.raises(ValueError, match="loss must be one of"):
+        APGD(loss="hinge")
+
+
+def test_the_squares_shrink():
+    attack = Square(steps=1000)
+    sides = [attack._side(step, torch.Size((32, 32))) for step in range(1000)]
+    assert sides == sorted(sides, reverse=True)
+    assert sides[0] == round(math.sqrt(0.8 * 1024))
+    assert sides[1] == round(math.sqrt(0.4 * 1024))
+    assert sides[-1] == 1
+
+
+def test_pgd_still_means_pgd():
+    assert PGD(steps=3).name == "pgd3"
