@@ -110,6 +110,15 @@ def test_one_process_killed(victim, tmp_path):
             )
 
 
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc to find the other process")
+def test_a_process_left_alone_before_they_met_does_not_wait(tmp_path):
+    process = start(*WORDS, 50, "--out", tmp_path / "run")
+    wait_for(lambda: children(process) or process.poll() is not None)
+    os.kill(process.pid, signal.SIGKILL)
+    _, err = process.communicate(timeout=60)  # it returns when the second has ended too
+    assert "the first process of this training is gone" in err
+
+
 @pytest.mark.parametrize("to", ["first", "second"])
 def test_a_signal_to_one_ends_both(to, tmp_path):
     process = start(*WORDS, 200, "--out", tmp_path / "run")

@@ -30,6 +30,9 @@ ACCELERATORS = ("auto", "cpu", "cuda", "gpu", "mps")
 PRECISIONS = ("auto", "32", "bf16-mixed", "16-mixed")
 
 
+FIRST = "ENRESNET_FIRST_PROCESS"  # tells those it starts its number
+
+
 class LostProcessError(ConnectionError):
     """Another process of the same training is gone."""
 
@@ -87,7 +90,11 @@ class Engine:
     def launch(self) -> None:
         """Start the other processes, if there are to be any; each goes on from here."""
         if self.processes > 1 and _started_by_the_first():
-            threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+            # By its number, not by who our parent is now: it may be gone already.
+            first = int(os.environ.get(FIRST, os.getppid()))
+            threading.Thread(target=_end_with, args=(first,), daemon=True).start()
+        elif self.processes > 1:
+            os.environ[FIRST] = str(os.getpid())
         self._fabric.launch()
 
     @property
