@@ -29,6 +29,7 @@ ROOMS = [
     "cli",
 ]
 FOUNDATION = [
+    "allocator",
     "checks",
     "drawing",
     "files",

@@ -183,9 +183,9 @@ def test_nan_is_not_swallowed():
 
 @pytest.mark.parametrize("name", ["resnet8", "en1_resnet8", "en2_resnet11", "wrn10_2"])
 class TestFolded:
-    def networks(self, name):
+    def networks(self, name, **options):
         """Return a frozen network with statistics of its own, and one that is never folded."""
-        model = create_model(name, generator=seeded())
+        model = create_model(name, generator=seeded(), **options)
         with torch.no_grad():
             for module in model.modules():
                 if isinstance(module, torch.nn.BatchNorm2d):
@@ -195,8 +195,10 @@ class TestFolded:
                     module.bias.normal_(0, 0.3, generator=seeded(4))
         return model.eval().requires_grad_(False)
 
-    def test_it_gives_the_same_logits_and_gradients(self, name):
-        model, images = self.networks(name), torch.rand(4, 3, 16, 16, generator=seeded(5))
+    @pytest.mark.parametrize("channels", [1, 3])
+    def test_it_gives_the_same_logits_and_gradients(self, name, channels):
+        model = self.networks(name, in_channels=channels)
+        images = torch.rand(4, channels, 16, 16, generator=seeded(5))
         with using_noise(model, 0.0):
             results = []
             for wanting in (True, False):  # parameters that want gradients are not folded

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import enresnet
 from enresnet import checks
+from enresnet.allocator import keep_memory
 from enresnet.processes import first_process
 
 COMMANDS = {
@@ -44,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"unknown command {name!r}: known are {', '.join(COMMANDS)}"
             + checks.did_you_mean(name, COMMANDS)
         )
+    keep_memory()
     try:
         import tyro
 

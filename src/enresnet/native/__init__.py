@@ -40,8 +40,8 @@ _ARGUMENTS = {
     "inject": [_P, _P, _I, _I, _F, _U, _P, _P, _T],
     "inject_backward": [_P, _P, _P, _P, _I, _I, _P, _P, _T],
     "mask": [_P, _P, _I, _T],
-    "seam": [_P] * 7 + [_I, _I, _I, _F, _U, _P, _P, _T],
-    "seam_backward": [_P] * 7 + [_I, _I, _I, _F, _P, _P, _T],
+    "seam": [_P] * 7 + [_I, _I, _I, _F, _U, _P, _T],
+    "seam_backward": [_P] * 7 + [_I, _I, _I, _F, _P, _T],
 }
 
 

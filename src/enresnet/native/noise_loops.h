@@ -164,8 +164,9 @@ static inline vf NAME(activated)(vf y, const float *scale, const float *shift)
  * scale and shift are what BatchNorm amounts to in evaluation; channels is a multiple of LANES. */
 void NAME(seam)(const TYPE *residual, const TYPE *skip, const float *scale, const float *shift,
                 TYPE *z, TYPE *y, TYPE *active, int64_t rows, int64_t count, int64_t channels,
-                float noise, uint64_t key, float *mean, float *deviation, int threads)
+                float noise, uint64_t key, float *mean, int threads)
 {
+    float *deviation = mean + rows;
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t row = 0; row < rows; row++) {
         const TYPE *a = residual + row * count, *b = skip ? skip + row * count : 0;
@@ -215,9 +216,9 @@ void NAME(seam)(const TYPE *residual, const TYPE *skip, const float *scale, cons
 /* Its gradient, the same for residual and skip; of g_y and g_active one may be missing. */
 void NAME(seam_backward)(const TYPE *g_y, const TYPE *g_active, const float *scale, const TYPE *z,
                          const TYPE *y, const TYPE *active, TYPE *out, int64_t rows, int64_t count,
-                         int64_t channels, float noise, const float *mean, const float *deviation,
-                         int threads)
+                         int64_t channels, float noise, const float *mean, int threads)
 {
+    const float *deviation = mean + rows;
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t row = 0; row < rows; row++) {
         int64_t offset = row * count;

@@ -1,0 +1,288 @@
+r"""Forward and backward of a folded network on the CPU, written out.
+
+Autograd knows nothing of the network but its ends: what lies between is convolutions, the ReLU in
+the same pass, and one loop in C a seam. Gradients go back through convolutions of the same kind
+(that of a convolution with stride 1 is a convolution with the kernels turned round), all with
+weights that were put in the library's own order beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from enresnet import native
+from enresnet.models.noise import NoiseInjection
+
+if TYPE_CHECKING:
+    from enresnet.models.folded import Affine, Block, Convolution, Folded
+
+LANES = 16  # channels that the loops in C take at a time
+_HAS_FUSED = hasattr(torch.ops.mkldnn, "_convolution_pointwise")
+_ONE = [1, 1]
+
+
+def works_for(network: Folded, x: Tensor) -> bool:
+    """Return whether a pass of ``x`` through the network can be written out."""
+    return bool(
+        _HAS_FUSED
+        and native.supports(x)
+        and torch.backends.mkldnn.is_available()
+        and torch.backends.mkldnn.enabled
+        and len(x) > 0
+        and all(len(scale) % LANES == 0 for scale, _ in network.affines)
+        and all(b.noise.noise == 0 or b.noise.std_over == "example" for b in network.blocks)
+    )
+
+
+class ByHand:
+    """The two parts of a folded network, up to its first noise and from there on."""
+
+    def __init__(self, network: Folded) -> None:
+        self._stem = _Layer(network.stem)
+        self._blocks = [_Block.of(block) for block in network.blocks]
+        self._affines = network.affines  # the first opens the first block, the last the head
+        self._head = network.head
+
+    def before_noise(self, x: Tensor) -> Tensor:
+        """Return the sum that the first noise is added to, of images that are channels last."""
+        result: Tensor = _Pass.apply(x, self._open, self._open_back)  # type: ignore[no-untyped-call]
+        return result
+
+    def after_noise(self, z: Tensor) -> Tensor:
+        """Return the logits."""
+        z = z.contiguous(memory_format=torch.channels_last)
+        result: Tensor = _Pass.apply(z, self._rest, self._rest_back)  # type: ignore[no-untyped-call]
+        return result
+
+    def _open(self, x: Tensor) -> tuple[Tensor, list[Any]]:
+        # one input channel leaves torch the choice of layout
+        out = self._stem(x).contiguous(memory_format=torch.channels_last)
+        seam = Seam(out, None, self._affines[0], None)
+        residual, skip, between = self._blocks[0].forward(seam)
+        return residual + skip, [x, seam, between]
+
+    def _open_back(self, kept: list[Any], g: Tensor) -> Tensor:
+        x, seam, between = kept
+        return self._stem.back(seam.back(*self._blocks[0].back(seam, between, g)), x)
+
+    def _rest(self, z: Tensor) -> tuple[Tensor, list[Any]]:
+        seam = Seam(z, None, self._affines[1], self._blocks[0].noise)
+        kept: list[Any] = [seam]
+        for block, affine in zip(self._blocks[1:], self._affines[2:], strict=True):
+            residual, skip, between = block.forward(seam)
+            seam = Seam(residual, skip, affine, block.noise)
+            kept += [between, seam]
+        weight, bias = self._head
+        features = seam.active.mean(dim=(2, 3), dtype=torch.float32).to(weight.dtype)
+        return torch.addmm(bias, features, weight.t()), kept
+
+    def _rest_back(self, kept: list[Any], g: Tensor) -> Tensor:
+        seam = kept[-1]
+        area = seam.active.shape[2] * seam.active.shape[3]
+        pooled = (g @ self._head[0] / area).to(seam.active.dtype)
+        g_active: Tensor = torch.empty_like(seam.active).copy_(pooled[:, :, None, None])
+        g_y: Tensor | None = None
+        for place in range(len(self._blocks) - 1, 0, -1):
+            between, after, before = kept[2 * place - 1], kept[2 * place], kept[2 * place - 2]
+            g_y, g_active = self._blocks[place].back(before, between, after.back(g_y, g_active))
+        first: Seam = kept[0]
+        return first.back(g_y, g_active)
+
+
+class _Pass(torch.autograd.Function):
+    """A pair of functions, forward and backward, as one operation of autograd's."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        forward: Callable[[Tensor], tuple[Tensor, list[Any]]],
+        back: Callable[[list[Any], Tensor], Tensor],
+    ) -> Tensor:
+        out, kept = forward(x)
+        if ctx.needs_input_grad[0]:
+            ctx.kept, ctx.back, ctx.stride = kept, back, out.stride()
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        if gradient.stride() != ctx.stride:
+            gradient = gradient.new_empty_strided(gradient.shape, ctx.stride).copy_(gradient)
+        return ctx.back(ctx.kept, gradient), None, None
+
+
+class _Layer:
+    """A convolution, by the library's fused operation where it has channels enough."""
+
+    def __init__(self, layer: Convolution) -> None:
+        self._layer = layer
+        self._padding, self._stride = list(layer.padding), list(layer.stride)
+        out_channels, in_channels, *kernel = layer.weight.shape
+        self._fused = in_channels % LANES == 0 and out_channels % LANES == 0
+        keeps_size = self._stride == _ONE and kernel == [2 * p + 1 for p in self._padding]
+        self._turns = self._fused and keeps_size
+        self._ordered: dict[str, tuple[torch.Size, Tensor]] = {}
+
+    def __call__(self, x: Tensor, then: str = "none") -> Tensor:
+        if not self._fused:
+            return self._layer(x) if then == "none" else self._layer(x).relu_()
+        return self._convolved("forward", x, self._layer.bias, self._stride, then)
+
+    def back(self, g: Tensor, x: Tensor) -> Tensor:
+        """Return the gradient of the input ``x`` from that of the output."""
+        if self._turns:
+            return self._convolved("back", g, None, _ONE, "none")
+        grad_input: Tensor = torch.ops.aten.convolution_backward(
+            g,
+            x,
+            self._layer.weight,
+            None,
+            self._stride,
+            self._padding,
+            _ONE,
+            False,
+            [0, 0],
+            1,
+            [True, False, False],
+        )[0]
+        return grad_input
+
+    def _convolved(
+        self, way: str, x: Tensor, bias: Tensor | None, stride: list[int], then: str
+    ) -> Tensor:
+        shape, weight = self._ordered.get(way, (None, x))
+        if shape != x.shape:
+            weight = self._layer.weight if way == "forward" else self._turned
+            weight = torch.ops.mkldnn._reorder_convolution_weight(
+                weight, self._padding, stride, _ONE, 1, list(x.shape)
+            )
+            self._ordered[way] = (x.shape, weight)
+        out: Tensor = torch.ops.mkldnn._convolution_pointwise(
+            x, weight, bias, self._padding, stride, _ONE, 1, then, [], ""
+        )
+        return out
+
+    @property
+    def _turned(self) -> Tensor:
+        turned = self._layer.weight.transpose(0, 1).flip(2, 3)
+        return turned.contiguous(memory_format=torch.channels_last)
+
+
+class _Shortcut:
+    """A 1 x 1 convolution that skips pixels: of the pixels it sees, with stride 1."""
+
+    def __init__(self, layer: Convolution) -> None:
+        self._step = layer.stride
+        self._layer = _Layer(layer.dense())
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._layer(self._seen(x).contiguous(memory_format=torch.channels_last))
+
+    def add_back(self, g: Tensor, total: Tensor) -> None:
+        """Add the gradient of the input to ``total``."""
+        self._seen(total).add_(self._layer.back(g, g))
+
+    def _seen(self, x: Tensor) -> Tensor:
+        return x[:, :, :: self._step[0], :: self._step[1]]
+
+
+@dataclass(frozen=True)
+class _Block:
+    """What lies between two seams."""
+
+    first: list[_Layer]
+    last: _Layer
+    shortcut: _Shortcut | None
+    noise: NoiseInjection
+
+    @classmethod
+    def of(cls, block: Block) -> _Block:
+        shortcut = None if block.shortcut is None else _Shortcut(block.shortcut)
+        first = [_Layer(layer) for layer in block.first]
+        return cls(first, _Layer(block.last), shortcut, block.noise)
+
+    def forward(self, seam: Seam) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Return the residual, the skip, and what the way back needs."""
+        x, between = seam.active, []
+        for layer in self.first:
+            x = layer(x, "relu")
+            between.append(x)
+        return (
+            self.last(x),
+            seam.y if self.shortcut is None else self.shortcut(seam.active),
+            between,
+        )
+
+    def back(self, seam: Seam, between: list[Tensor], g: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Return the gradients of the seam's y and active from that of residual and skip."""
+        inputs = [seam.active, *between]
+        h = self.last.back(g, inputs[-1])
+        for layer, x, out in zip(self.first[::-1], inputs[-2::-1], between[::-1], strict=True):
+            native.call("mask", h, h, out, out.numel())  # in place: h was made here
+            h = layer.back(h, x)
+        if self.shortcut is None:
+            return g, h
+        self.shortcut.add_back(g, h)
+        return None, h
+
+
+class Seam:
+    """Sum, noise and activation in one loop: z = residual + skip, y = z + sigma n, relu(B y)."""
+
+    def __init__(
+        self, residual: Tensor, skip: Tensor | None, after: Affine, noise: NoiseInjection | None
+    ) -> None:
+        rows, self._channels, height, width = residual.shape
+        self._count = self._channels * height * width
+        self._scale, shift = after
+        self._noise = 0.0 if noise is None else noise.noise
+        key = 0 if noise is None or self._noise == 0 else noise.stream.key()
+        self.z = residual if skip is None else torch.empty_like(residual)
+        self.y = torch.empty_like(residual) if self._noise > 0 else self.z
+        self.active = torch.empty_like(residual)
+        self._moments = torch.empty(2, rows)
+        native.call(
+            "seam",
+            residual,
+            residual,
+            skip,
+            self._scale,
+            shift,
+            self.z,
+            self.y,
+            self.active,
+            rows,
+            self._count,
+            self._channels,
+            self._noise,
+            key,
+            self._moments,
+        )
+
+    def back(self, g_y: Tensor | None, g_active: Tensor) -> Tensor:
+        """Return the gradient of residual and of skip, which is the same."""
+        result = torch.empty_like(self.z)
+        native.call(
+            "seam_backward",
+            self.z,
+            g_y,
+            g_active,
+            self._scale,
+            self.z,
+            self.y,
+            self.active,
+            result,
+            len(self.z),
+            self._count,
+            self._channels,
+            self._noise,
+            self._moments,
+        )
+        return result
