@@ -22,7 +22,7 @@ from enresnet.models.noise import NoiseInjection
 if TYPE_CHECKING:
     from enresnet.models.folded import Affine, Block, Convolution, Folded
 
-LANES = 16  # channels that the loops in C take at a time
+LANES, WIDEST = 16, 4096  # channels: the loops in C take multiples of the one, up to the other
 _HAS_FUSED = hasattr(torch.ops.mkldnn, "_convolution_pointwise")
 _ONE = [1, 1]
 
@@ -35,9 +35,13 @@ def works_for(network: Folded, x: Tensor) -> bool:
         and torch.backends.mkldnn.is_available()
         and torch.backends.mkldnn.enabled
         and len(x) > 0
-        and all(len(scale) % LANES == 0 for scale, _ in network.affines)
+        and all(_suits(len(scale)) for scale, _ in network.affines)
         and all(b.noise.noise == 0 or b.noise.std_over == "example" for b in network.blocks)
     )
+
+
+def _suits(channels: int) -> bool:
+    return channels % LANES == 0 and channels <= WIDEST
 
 
 class ByHand:

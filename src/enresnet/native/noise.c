@@ -26,7 +26,7 @@
 typedef float vf __attribute__((vector_size(4 * LANES)));
 typedef int32_t vi __attribute__((vector_size(4 * LANES)));
 typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
-typedef uint16_t vh __attribute__((vector_size(2 * LANES)));
+typedef uint16_t vh32 __attribute__((vector_size(4 * LANES)));
 
 /* ---- random bits ---- */
 
@@ -120,31 +120,45 @@ static inline void normals(bits *s, vf *first, vf *second)
     *second = radius * sine_of_turns(pick(size > 0.25f, half - turn, turn));
 }
 
-/* ---- float32 and bfloat16 ---- */
+/* ---- float32 and bfloat16, 32 elements at a time ---- */
 
-static inline vf load_float(const float *p) { vf x; memcpy(&x, p, sizeof x); return x; }
-static inline void store_float(float *p, vf x) { memcpy(p, &x, sizeof x); }
+typedef struct { vf a, b; } pair; /* float: the first and the last 16; bfloat16: even and odd */
 
-static inline vf load_bfloat(const uint16_t *p)
+static inline pair load_float(const float *p) { pair x; memcpy(&x, p, sizeof x); return x; }
+static inline void store_float(float *p, pair x) { memcpy(p, &x, sizeof x); }
+
+static inline pair load_bfloat(const uint16_t *p)
 {
-    vh h;
-    memcpy(&h, p, sizeof h);
-    return (vf)(__builtin_convertvector(h, vu) << 16);
+    vu u;
+    memcpy(&u, p, sizeof u);
+    return (pair){(vf)(u << 16), (vf)(u & 0xffff0000u)};
 }
 
-static inline void store_bfloat(uint16_t *p, vf x)
-{
 #ifdef __AVX512BF16__
-    __m256bh h = _mm512_cvtneps_pbh((__m512)x);
+static inline void store_bfloat(uint16_t *p, pair x)
+{
+    static const vh32 order = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                               8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    __m512i h = (__m512i)_mm512_cvtne2ps_pbh((__m512)x.b, (__m512)x.a);
+    h = _mm512_permutexvar_epi16((__m512i)order, h);
     memcpy(p, &h, sizeof h);
-#else
-    vu u = (vu)x;
-    vi nan = (u & 0x7fffffffu) > 0x7f800000u;
-    vu even = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-    vh h = __builtin_convertvector(((vu)nan & 0x7fc0u) | (~(vu)nan & even), vh);
-    memcpy(p, &h, sizeof h);
-#endif
 }
+#else
+static inline vu nearest(vf x) /* the upper half, to nearest, ties to even */
+{
+    vu u = (vu)x, even = u + 0x7fffu + ((u >> 16) & 1u);
+    vi nan = (u & 0x7fffffffu) > 0x7f800000u;
+    return (((vu)nan & 0x7fc00000u) | (~(vu)nan & even)) & 0xffff0000u;
+}
+
+static inline void store_bfloat(uint16_t *p, pair x)
+{
+    vu u = (nearest(x.a) >> 16) | nearest(x.b);
+    memcpy(p, &u, sizeof u);
+}
+#endif
+
+static inline vf zeroed(vf x, vi off) { return (vf)((vi)x & ~off); }
 
 static inline float total(vf x)
 {
@@ -152,6 +166,38 @@ static inline float total(vf x)
     for (int lane = 0; lane < LANES; lane++) sum += x[lane];
     return sum;
 }
+
+/* Sums of deviations from a first guess, which is near enough to lose nothing in float. */
+typedef struct { vf sum, squares; double total, total_squares; float guess; } gathered;
+
+static inline void gather(gathered *all, pair x, int64_t at)
+{
+    vf a = x.a - all->guess, b = x.b - all->guess;
+    all->sum += a + b;
+    all->squares += a * a;
+    all->squares += b * b;
+    if (at % CHUNK == CHUNK - DRAWS) {
+        all->total += total(all->sum);
+        all->total_squares += total(all->squares);
+        all->sum = all->squares = (vf){0};
+    }
+}
+
+/* What the zeros after the end of a row, ``missing`` of them, had no right to add is taken back. */
+static void conclude(const gathered *all, int64_t count, float *mean, float *deviation)
+{
+    int64_t missing = (DRAWS - count % DRAWS) % DRAWS;
+    double guess = all->guess, sum = all->total + total(all->sum) + missing * guess;
+    double squares = all->total_squares + total(all->squares) - missing * guess * guess;
+    double middle = sum / (double)count, square = squares / (double)count - middle * middle;
+    *mean = (float)(guess + middle);
+    *deviation = (float)sqrt(square > 0 ? square : square * 0); /* NaN stays */
+}
+
+/* What BatchNorm amounts to in evaluation, a number a channel: channels is a multiple of LANES, at
+ * most WIDEST, so that places repeat after one pixel or two. */
+#define WIDEST 4096
+typedef struct { pair all[WIDEST / LANES]; int64_t period; } table;
 
 #define TYPE float
 #define NAME(x) x##_float

@@ -1,60 +1,31 @@
 /* The loops of noise.c for one type: TYPE in memory, float in registers. An example is a row. */
 
-/* A full vector, or the last few elements of a row, padded by zeros. */
-static inline vf NAME(read)(const TYPE *p, int64_t left)
+/* DRAWS elements, or the last few of a row, padded by zeros. */
+static inline pair NAME(read)(const TYPE *p, int64_t left)
 {
-    if (left >= LANES) return LOAD(p);
-    TYPE few[LANES] = {0};
-    memcpy(few, p, (size_t)(left > 0 ? left : 0) * sizeof(TYPE));
+    if (left >= DRAWS) return LOAD(p);
+    TYPE few[DRAWS] = {0};
+    memcpy(few, p, (size_t)left * sizeof(TYPE));
     return LOAD(few);
 }
 
-static inline void NAME(write)(TYPE *p, vf x, int64_t left)
+static inline void NAME(write)(TYPE *p, pair x, int64_t left)
 {
-    if (left >= LANES) {
+    if (left >= DRAWS) {
         STORE(p, x);
         return;
     }
-    TYPE few[LANES];
+    TYPE few[DRAWS];
     STORE(few, x);
-    memcpy(p, few, (size_t)(left > 0 ? left : 0) * sizeof(TYPE));
-}
-
-/* Sums of deviations from a first guess, which is near enough to lose nothing in float. */
-typedef struct { vf sum, squares; double total, total_squares; float guess; } NAME(gathered);
-
-static inline void NAME(gather)(NAME(gathered) *all, vf x, int64_t at)
-{
-    vf d = x - all->guess;
-    all->sum += d;
-    all->squares += d * d;
-    if (at % CHUNK == CHUNK - LANES) {
-        all->total += total(all->sum);
-        all->total_squares += total(all->squares);
-        all->sum = all->squares = (vf){0};
-    }
-}
-
-static void NAME(conclude)(NAME(gathered) *all, int64_t count, float *mean, float *deviation)
-{
-    double middle = (all->total + total(all->sum)) / (double)count;
-    double square = (all->total_squares + total(all->squares)) / (double)count - middle * middle;
-    *mean = (float)(all->guess + middle);
-    *deviation = (float)sqrt(square > 0 ? square : square * 0); /* NaN stays */
+    memcpy(p, few, (size_t)left * sizeof(TYPE));
 }
 
 /* Mean and standard deviation of a row. */
 static void NAME(moments)(const TYPE *x, int64_t count, float *mean, float *deviation)
 {
-    NAME(gathered) all = {.guess = NAME(read)(x, count)[0]};
-    int64_t i = 0;
-    for (; i + LANES <= count; i += LANES) NAME(gather)(&all, LOAD(x + i), i);
-    if (i < count) {
-        vf rest = NAME(read)(x + i, count - i);
-        for (int64_t lane = count - i; lane < LANES; lane++) rest[lane] = all.guess;
-        NAME(gather)(&all, rest, i);
-    }
-    NAME(conclude)(&all, count, mean, deviation);
+    gathered all = {.guess = NAME(read)(x, count).a[0]};
+    for (int64_t i = 0; i < count; i += DRAWS) gather(&all, NAME(read)(x + i, count - i), i);
+    conclude(&all, count, mean, deviation);
 }
 
 /* to = from + scale n, for one row */
@@ -65,17 +36,10 @@ static void NAME(disturb)(const TYPE *from, TYPE *to, int64_t count, float scale
     for (uint64_t chunk = 0; chunk < chunks; chunk++) {
         int64_t i = (int64_t)chunk * CHUNK, end = i + CHUNK < count ? i + CHUNK : count;
         bits state = start(key, row * chunks + chunk);
-        vf first, second;
-        for (; i + DRAWS <= end; i += DRAWS) {
-            normals(&state, &first, &second);
-            STORE(to + i, LOAD(from + i) + scale * first);
-            STORE(to + i + LANES, LOAD(from + i + LANES) + scale * second);
-        }
-        if (i < end) {
-            int64_t j = i + LANES;
-            normals(&state, &first, &second);
-            NAME(write)(to + i, NAME(read)(from + i, end - i) + scale * first, end - i);
-            NAME(write)(to + j, NAME(read)(from + j, end - j) + scale * second, end - j);
+        for (; i < end; i += DRAWS) {
+            pair n, x = NAME(read)(from + i, end - i);
+            normals(&state, &n.a, &n.b);
+            NAME(write)(to + i, (pair){x.a + scale * n.a, x.b + scale * n.b}, end - i);
         }
     }
 }
@@ -92,31 +56,44 @@ void NAME(inject)(const TYPE *x, TYPE *y, int64_t rows, int64_t count, float noi
     }
 }
 
+/* <g, to - from>, for one row */
+static double NAME(along)(const TYPE *g, const TYPE *from, const TYPE *to, int64_t count)
+{
+    double whole = 0;
+    vf sum = {0};
+    for (int64_t i = 0; i < count; i += DRAWS) {
+        int64_t left = count - i;
+        pair v = NAME(read)(g + i, left), x = NAME(read)(from + i, left);
+        pair y = NAME(read)(to + i, left);
+        sum += v.a * (y.a - x.a);
+        sum += v.b * (y.b - x.b);
+        if (i % CHUNK == CHUNK - DRAWS) { whole += total(sum); sum = (vf){0}; }
+    }
+    return whole + total(sum);
+}
+
+/* out = g + slope (x - mean), the slope from <g, y - x>, for one row */
+static void NAME(tilt)(const TYPE *g, const TYPE *x, const TYPE *y, TYPE *out, int64_t count,
+                       float mean, float deviation)
+{
+    /* noise <g, n> / (count deviation) = <g, y - x> / (count deviation^2); flat rows have 0 */
+    double variance = (double)deviation * deviation, along = NAME(along)(g, x, y, count);
+    float slope = variance > 0 ? (float)(along / ((double)count * variance)) : 0.0f;
+    for (int64_t i = 0; i < count; i += DRAWS) {
+        pair v = NAME(read)(g + i, count - i), at = NAME(read)(x + i, count - i);
+        pair moved = {v.a + slope * (at.a - mean), v.b + slope * (at.b - mean)};
+        NAME(write)(out + i, moved, count - i);
+    }
+}
+
 /* The gradient with respect to x. */
 void NAME(inject_backward)(const TYPE *g, const TYPE *x, const TYPE *y, TYPE *out, int64_t rows,
                            int64_t count, const float *mean, const float *deviation, int threads)
 {
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t row = 0; row < rows; row++) {
-        const TYPE *a = g + row * count, *b = x + row * count, *c = y + row * count;
-        TYPE *to = out + row * count;
-        double whole = 0;
-        vf sum = {0};
-        for (int64_t i = 0; i < count; i += LANES) {
-            int64_t left = count - i;
-            sum += NAME(read)(a + i, left) * (NAME(read)(c + i, left) - NAME(read)(b + i, left));
-            if (i % CHUNK == CHUNK - LANES) { whole += total(sum); sum = (vf){0}; }
-        }
-        whole += total(sum);
-        /* noise <g, n> / (count deviation) = <g, y - x> / (count deviation^2); flat rows have 0 */
-        double variance = (double)deviation[row] * deviation[row];
-        float slope = variance > 0 ? (float)(whole / ((double)count * variance)) : 0.0f;
-        float middle = mean[row];
-        for (int64_t i = 0; i < count; i += LANES) {
-            int64_t left = count - i;
-            vf value = NAME(read)(a + i, left) + slope * (NAME(read)(b + i, left) - middle);
-            NAME(write)(to + i, value, left);
-        }
+        int64_t at = row * count;
+        NAME(tilt)(g + at, x + at, y + at, out + at, count, mean[row], deviation[row]);
     }
 }
 
@@ -129,124 +106,132 @@ void NAME(normal)(TYPE *y, int64_t count, uint64_t key, int threads)
         int64_t i = chunk * CHUNK, end = i + CHUNK < count ? i + CHUNK : count;
         bits state = start(key, (uint64_t)chunk);
         for (; i < end; i += DRAWS) {
-            vf first, second;
-            normals(&state, &first, &second);
-            NAME(write)(y + i, first, end - i);
-            NAME(write)(y + i + LANES, second, end - i - LANES);
+            pair n;
+            normals(&state, &n.a, &n.b);
+            NAME(write)(y + i, n, end - i);
         }
     }
 }
 
-/* g = 0 where the ReLU was off, in place. */
+/* g = 0 where the ReLU was off, in place; as bits, whose sign a ReLU has made 0. */
 void NAME(mask)(TYPE *g, const TYPE *active, int64_t count, int threads)
 {
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t chunk = 0; chunk < count; chunk += CHUNK) {
         int64_t end = chunk + CHUNK < count ? chunk + CHUNK : count;
-        for (int64_t i = chunk; i < end; i += LANES) {
-            vf value = NAME(read)(g + i, end - i);
-            vi on = ~(NAME(read)(active + i, end - i) <= 0.0f);
-            NAME(write)(g + i, (vf)((vi)value & on), end - i);
-        }
+        for (int64_t i = chunk; i < end; i++) g[i] = active[i] != 0 ? g[i] : 0;
     }
 }
 
-static inline vf NAME(activated)(vf y, const float *scale, const float *shift)
+/* The numbers of channels, in the order in which elements are loaded. */
+static void NAME(spread)(table *to, const float *values, int64_t channels)
 {
-    vf x = y * load_float(scale) + load_float(shift);
-    return (vf)((vi)x & ~(x <= 0.0f)); /* NaN stays */
+    to->period = channels % DRAWS == 0 ? channels / DRAWS : channels / LANES;
+    for (int64_t i = 0; i < to->period; i++)
+        for (int64_t j = 0; j < LANES; j++) {
+            int64_t at = i * DRAWS, wide = sizeof(TYPE) == sizeof(float);
+            to->all[i].a[j] = values[(at + (wide ? j : 2 * j)) % channels];
+            to->all[i].b[j] = values[(at + (wide ? LANES + j : 2 * j + 1)) % channels];
+        }
+}
+
+static inline pair NAME(activated)(pair y, pair scale, pair shift)
+{
+    vf a = y.a * scale.a + shift.a, b = y.b * scale.b + shift.b;
+    return (pair){zeroed(a, a <= 0.0f), zeroed(b, b <= 0.0f)}; /* NaN stays */
+}
+
+/* z = residual + skip, and its mean and deviation, for one row */
+static void NAME(sum)(const TYPE *residual, const TYPE *skip, TYPE *z, int64_t count, float *mean,
+                      float *deviation)
+{
+    gathered all = {.guess = NAME(read)(residual, count).a[0]};
+    for (int64_t i = 0; i < count; i += DRAWS) {
+        pair x = NAME(read)(residual + i, count - i);
+        if (skip) {
+            pair other = NAME(read)(skip + i, count - i);
+            x = (pair){x.a + other.a, x.b + other.b};
+            NAME(write)(z + i, x, count - i);
+        }
+        gather(&all, x, i);
+    }
+    conclude(&all, count, mean, deviation);
 }
 
 /* The seam between two residual blocks of a network that is attacked, channels last:
  *
- *   z = residual + skip,  y = z + noise * std(z) n,  active = relu(scale y + shift)
- *
- * scale and shift are what BatchNorm amounts to in evaluation; channels is a multiple of LANES. */
+ *   z = residual + skip,  y = z + noise * std(z) n,  active = relu(scale y + shift) */
 void NAME(seam)(const TYPE *residual, const TYPE *skip, const float *scale, const float *shift,
                 TYPE *z, TYPE *y, TYPE *active, int64_t rows, int64_t count, int64_t channels,
                 float noise, uint64_t key, float *mean, int threads)
 {
     float *deviation = mean + rows;
+    table scales, shifts;
+    NAME(spread)(&scales, scale, channels);
+    NAME(spread)(&shifts, shift, channels);
+    uint64_t chunks = (uint64_t)((count + CHUNK - 1) / CHUNK);
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t row = 0; row < rows; row++) {
         const TYPE *a = residual + row * count, *b = skip ? skip + row * count : 0;
         TYPE *sum = z + row * count, *to = y + row * count, *on = active + row * count;
+        int64_t place = 0;
         if (!(noise > 0)) {
-            for (int64_t i = 0; i < count; i += channels)
-                for (int64_t c = 0; c < channels; c += LANES) {
-                    vf x = LOAD(a + i + c);
-                    if (b) {
-                        STORE(sum + i + c, x + LOAD(b + i + c));
-                        x = LOAD(sum + i + c); /* as it is stored */
-                    }
-                    STORE(on + i + c, NAME(activated)(x, scale + c, shift + c));
+            for (int64_t i = 0; i < count; i += DRAWS) {
+                pair x = NAME(read)(a + i, count - i);
+                if (b) {
+                    pair other = NAME(read)(b + i, count - i);
+                    x = (pair){x.a + other.a, x.b + other.b};
+                    NAME(write)(sum + i, x, count - i);
+                    x = NAME(read)(sum + i, count - i); /* as it is stored */
                 }
+                x = NAME(activated)(x, scales.all[place], shifts.all[place]);
+                NAME(write)(on + i, x, count - i);
+                place = place + 1 == scales.period ? 0 : place + 1;
+            }
             continue;
         }
-        NAME(gathered) all = {.guess = LOAD(a)[0]};
-        for (int64_t i = 0; i < count; i += LANES) {
-            vf x = LOAD(a + i);
-            if (b) {
-                x += LOAD(b + i);
-                STORE(sum + i, x);
-            }
-            NAME(gather)(&all, x, i);
-        }
-        NAME(conclude)(&all, count, mean + row, deviation + row);
+        NAME(sum)(a, b, sum, count, mean + row, deviation + row);
         float s = noise * deviation[row];
-        uint64_t chunks = (uint64_t)((count + CHUNK - 1) / CHUNK);
         for (uint64_t chunk = 0; chunk < chunks; chunk++) {
             int64_t i = (int64_t)chunk * CHUNK, end = i + CHUNK < count ? i + CHUNK : count;
-            int64_t c = i % channels;
             bits state = start(key, (uint64_t)row * chunks + chunk);
-            while (i < end) {
-                vf draws[2];
-                normals(&state, &draws[0], &draws[1]);
-                for (int half = 0; half < 2 && i < end; half++, i += LANES) {
-                    vf x = LOAD(sum + i) + s * draws[half];
-                    STORE(to + i, x);
-                    STORE(on + i, NAME(activated)(x, scale + c, shift + c));
-                    c = c + LANES == channels ? 0 : c + LANES;
-                }
+            for (; i < end; i += DRAWS) {
+                pair n, x = NAME(read)(sum + i, end - i);
+                normals(&state, &n.a, &n.b);
+                x = (pair){x.a + s * n.a, x.b + s * n.b};
+                NAME(write)(to + i, x, end - i);
+                x = NAME(activated)(x, scales.all[place], shifts.all[place]);
+                NAME(write)(on + i, x, end - i);
+                place = place + 1 == scales.period ? 0 : place + 1;
             }
         }
     }
 }
 
-/* Its gradient, the same for residual and skip; of g_y and g_active one may be missing. */
+/* Its gradient, the same for residual and skip; g_y may be missing. */
 void NAME(seam_backward)(const TYPE *g_y, const TYPE *g_active, const float *scale, const TYPE *z,
                          const TYPE *y, const TYPE *active, TYPE *out, int64_t rows, int64_t count,
                          int64_t channels, float noise, const float *mean, int threads)
 {
     const float *deviation = mean + rows;
+    table scales;
+    NAME(spread)(&scales, scale, channels);
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t row = 0; row < rows; row++) {
-        int64_t offset = row * count;
-        const TYPE *sum = z + offset, *to = y + offset;
+        int64_t offset = row * count, place = 0;
         TYPE *g = out + offset;
-        double whole = 0;
-        vf dot = {0};
-        for (int64_t i = 0; i < count; i += channels)
-            for (int64_t c = 0; c < channels; c += LANES) {
-                int64_t at = i + c;
-                vf value = {0};
-                if (g_active) {
-                    vf through = LOAD(g_active + offset + at) * load_float(scale + c);
-                    value = (vf)((vi)through & (LOAD(active + offset + at) > 0.0f));
-                }
-                if (g_y) value += LOAD(g_y + offset + at);
-                STORE(g + at, value);
-                if (noise > 0) {
-                    dot += value * (LOAD(to + at) - LOAD(sum + at));
-                    if (at % CHUNK == CHUNK - LANES) { whole += total(dot); dot = (vf){0}; }
-                }
+        for (int64_t i = 0; i < count; i += DRAWS) {
+            int64_t at = offset + i, left = count - i;
+            pair v = NAME(read)(g_active + at, left), on = NAME(read)(active + at, left);
+            v.a = zeroed(v.a * scales.all[place].a, on.a == 0.0f);
+            v.b = zeroed(v.b * scales.all[place].b, on.b == 0.0f);
+            if (g_y) {
+                pair other = NAME(read)(g_y + at, left);
+                v = (pair){v.a + other.a, v.b + other.b};
             }
-        if (!(noise > 0)) continue;
-        whole += total(dot);
-        double variance = (double)deviation[row] * deviation[row];
-        float slope = variance > 0 ? (float)(whole / ((double)count * variance)) : 0.0f;
-        float middle = mean[row];
-        for (int64_t i = 0; i < count; i += LANES)
-            STORE(g + i, LOAD(g + i) + slope * (LOAD(sum + i) - middle));
+            NAME(write)(g + i, v, left);
+            place = place + 1 == scales.period ? 0 : place + 1;
+        }
+        if (noise > 0) NAME(tilt)(g, z + offset, y + offset, g, count, mean[row], deviation[row]);
     }
 }
