@@ -12,6 +12,7 @@ endif
 
 .PHONY: install quickstart test test-all bench lint format clean
 
+# torchattacks, an oracle of the tests, asks for torchvision, which it does not import.
 # PIP_CONSTRAINT rather than --constraint: it pins the build environment too.
 PIP := PIP_CONSTRAINT='$(CURDIR)/constraints.txt' $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
@@ -20,6 +21,7 @@ install: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear $(VENV)
 	$(PIP) --editable '.[dev]'
+	$(PIP) --no-deps torchattacks==3.5.1
 	$(BIN)/python -m enresnet.native
 	printf '%s\n' '$(CURDIR)' > $(STAMP)
 
@@ -32,10 +34,8 @@ test: $(STAMP)
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -m ''
 
-# torchattacks asks for torchvision, which it does not import.
 bench: $(STAMP)
 	$(PIP) '.[bench]'
-	$(PIP) --no-deps torchattacks==3.5.1
 	$(BIN)/enresnet benchmark --json benchmarks/results.json --picture docs/images/growth.png
 
 lint: $(STAMP)

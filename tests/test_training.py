@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from torch.nn import functional
 
 from enresnet.cli import main
 from enresnet.data import load_data
-from enresnet.models import create_model, load_model
+from enresnet.models import create_model, load_model, save_model
 from enresnet.models.noise import noise_modules
 from enresnet.training import Recipe, Run, RunConfig, Trainer, list_recipes, load_recipe, train
 from enresnet.training.joint import shares
@@ -235,7 +236,12 @@ class TestRun:
         assert "ifgsm3" in shown
         assert "95 % interval" in shown
         values = json.loads(result.read_text())
-        assert {"best": values} == json.loads((run.folder / "evaluation.json").read_text())
+        kept = json.loads((run.folder / "evaluation.json").read_text())["best"]
+        for name, value in {"natural": values["natural"], **values["robust"]}.items():
+            entry = kept["natural"] if name == "natural" else kept["robust"][name]
+            assert value.items() <= entry.items()
+            assert entry["circumstances"]["seed"] == 0
+            assert "torch" in entry["circumstances"]["versions"]
         assert values["robust"]["ifgsm3"]["attack"].startswith("IFGSM(epsilon=0.1, ")
         assert "eot=5" in values["robust"]["fgsm"]["attack"]
         assert values["natural"]["draws"] == 3
@@ -243,6 +249,26 @@ class TestRun:
         assert main([*arguments, "--draws", "3", "--json", str(result)]) == 0
         again = json.loads(result.read_text())
         assert again["robust"]["ifgsm3"]["accuracy"] == values["robust"]["ifgsm3"]["accuracy"]
+
+    def test_weights_of_another_architecture_are_refused(self, run, capsys, tmp_path):
+        copy = tmp_path / "run"
+        shutil.copytree(run.folder, copy)
+        for name in ("resnet8", "en2_resnet8", "en1_resnet14"):
+            save_model(create_model(name, in_channels=1), copy / "best.safetensors")
+            assert main(["evaluate", str(copy)]) == 2
+            assert "holds another network than its config.yaml says" in capsys.readouterr().err
+
+    def test_results_of_other_weights_do_not_mix(self, run, capsys, tmp_path):
+        copy = tmp_path / "run"
+        shutil.copytree(run.folder, copy)
+        arguments = ["evaluate", str(copy), "--limit", "5", "--draws", "2", "--attacks"]
+        assert main([*arguments, "fgsm"]) == 0
+        model = create_model("en1_resnet8", in_channels=1, generator=seeded(9))
+        save_model(model, copy / "best.safetensors")
+        assert main([*arguments, "ifgsm3"]) == 0
+        kept = json.loads((copy / "evaluation.json").read_text())["best"]
+        assert set(kept["robust"]) == {"ifgsm3"}
+        capsys.readouterr()
 
     def test_best_and_last_are_kept_side_by_side(self, run, capsys):
         for checkpoint in ("best", "last"):

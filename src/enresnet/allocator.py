@@ -17,8 +17,7 @@ GIGABYTE = 1 << 30
 def keep_memory() -> bool:
     """Let this process keep up to two gigabytes that it freed; return whether that can be had.
 
-    For processes that do little else than compute, such as the command line's. Whoever set
-    ``MALLOC_...`` variables keeps what they chose.
+    Called where networks first run. Whoever set ``MALLOC_...`` variables keeps what they chose.
     """
     if not sys.platform.startswith("linux") or any(
         name.startswith("MALLOC_") for name in os.environ

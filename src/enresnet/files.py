@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written under a temporary name, then renamed."""
+"""Files that are whole or not there, and files that one process has to itself."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 
 @contextmanager
@@ -53,3 +54,27 @@ def writable(path: str | os.PathLike[str]) -> Path:
     if not os.access(target.parent, os.W_OK):
         raise PermissionError(f"cannot write {target}: its folder is not writable")
     return target
+
+
+def take(file: IO[Any]) -> bool:
+    """Return whether an exclusive lock on an open file was to be had.
+
+    The system lets go of it when the process ends.
+    """
+    try:
+        import fcntl
+    except ImportError:  # not on this system: two processes in one place are the user's care
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def locked(file: IO[Any], otherwise: str) -> Iterator[None]:
+    """Keep an open file to one process; raise with a word where another has it."""
+    if not take(file):
+        raise FileExistsError(f"{otherwise} by another process")
+    yield

@@ -77,7 +77,9 @@ class APGD(PGD):
         return self._tries() * (self.steps + 1) * self.eot + ranked
 
     def _perturb(self, batch: Batch) -> Tensor:
-        goals = self._ranked(batch) if self.loss == "targeted_dlr" else [None]
+        goals: list[Tensor | None] = [None]
+        if self.loss == "targeted_dlr":
+            goals = list(likeliest(batch, self.targets))
         worst = _Best(batch.images)
         number = 0
         for goal in goals:
@@ -93,21 +95,21 @@ class APGD(PGD):
                 number += 1
         return worst.point
 
-    def _ranked(self, batch: Batch) -> list[Tensor | None]:
-        """Return the other classes, the likeliest first, for every example."""
-        with torch.no_grad():
-            logits = sum(batch.logits(batch.images) for _ in range(self.eot))
-        assert isinstance(logits, Tensor)
-        order = rivals(logits, batch.labels).argsort(dim=1, descending=True)
-        return list(order[:, : min(self.targets, order.shape[1] - 1)].T)
-
     def _search(
         self, batch: Batch, aim: Tensor | None, number: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return each example's best point, the share of draws it fools, and its mean loss."""
         ball = BALLS[self.norm](batch.images, self.epsilon)
-        point = ball.random_point(batch.seeds + number)
-        size = torch.full((len(point),), 2 * self.epsilon, device=point.device)
+        return self.search(batch, aim, ball.random_point(batch.seeds + number), 2 * self.epsilon)
+
+    def search(
+        self, batch: Batch, aim: Tensor | None, point: Tensor, first_step: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return each example's best point, the share of draws it fools, and its mean loss.
+
+        The search starts at ``point``; ``aim`` is the class to reach, where there is one.
+        """
+        ball = BALLS[self.norm](batch.images, self.epsilon)
+        size = torch.full((len(point),), first_step, device=point.device)
         gradient, loss, fooled = self._look(batch, point, aim)
         best = _Track(point, gradient, loss, fooled)
         before, last_loss = point, loss
@@ -218,6 +220,15 @@ class _Best:
         self.point[chosen] = point[worse]
         self._fooled[chosen] = fooled[worse]
         self._loss[chosen] = loss[worse].to(self._loss.dtype)
+
+
+def likeliest(batch: Batch, most: int) -> Tensor:
+    """Return the other classes that come first on the clean images: a row a rank."""
+    with torch.no_grad():
+        logits = sum(batch.logits(batch.images) for _ in range(batch.eot))
+    assert isinstance(logits, Tensor)
+    order = rivals(logits, batch.labels).argsort(dim=1, descending=True)
+    return order[:, : min(most, order.shape[1] - 1)].T
 
 
 def checkpoints(steps: int) -> set[int]:

@@ -38,6 +38,8 @@ class Attack(ABC):
     """
 
     precision = "32"  # of gradients; see precision.py
+    spent = (0, 0)  # gradients and evaluations of single images, in the last call
+    claimed: Tensor | None = None  # which images it says it could not break; only others' say so
 
     def __init__(self, *, eot: int = 1, goal: str = "untargeted") -> None:
         self.eot = checks.integer("eot", eot, low=1)
@@ -88,6 +90,7 @@ class Attack(ABC):
                     deterministic=is_deterministic(model),
                 )
                 result[rows] = self._perturb(batch.aimed(self.goal))
+        self.spent = (classifier.gradients, classifier.evaluations)
         classifier.warn_of_bad_gradients()
         return result
 
@@ -126,24 +129,26 @@ class Classifier:
     def __init__(
         self, model: Model, largest_label: int, advance: Callable[[int], None] = lambda _: None
     ) -> None:
-        self._model = model
+        self.model = model
         self._largest_label = largest_label
         self._advance = advance
         self.bad_gradients = 0
+        self.gradients = self.evaluations = 0  # of single images, so far
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return the model's logits."""
         # clone: a model that works in place must not reach our images
-        return self.checked(self._model(images.clone()), len(images))
+        return self.checked(self.model(images.clone()), len(images))
 
     @property
     def module(self) -> nn.Module | None:
         """The network that the model is, or whose method it is."""
-        return module_of(self._model)
+        return module_of(self.model)
 
     def checked(self, logits: object, count: int) -> Tensor:
         """Return what the model said of ``count`` images, if it is what it should be."""
         self._advance(count)
+        self.evaluations += count
         if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != count:
             found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise ValueError(
@@ -229,21 +234,18 @@ class Batch:
             seeds=self.seeds[chosen.cpu()],
         )
 
-    def own_gradient(self, point: Tensor) -> Tensor:
-        """Return the gradient of :meth:`loss`; of our own networks, draws share what they can."""
-        if self.eot > 1 and self.apart:
-            with self._precision():
-                gradient = shared_gradient(self, point)
-            if gradient is not None:
-                return self._finite(gradient)
-        return self.gradient(self.loss, point)
-
     def gradient(self, loss: Loss, point: Tensor) -> Tensor:
         """Return the gradient of ``loss`` of the logits at ``point``, averaged over the noise.
 
-        NaN becomes 0 and infinity the largest number, so that neither reaches the images; such
-        gradients are counted.
+        Draws of our own networks share what they can. NaN becomes 0 and infinity the largest
+        number, so that neither reaches the images; such gradients are counted.
         """
+
+        if self.eot > 1 and self.apart:
+            with self._precision():
+                shared = shared_gradient(self, loss, point)
+            if shared is not None:
+                return self._finite(shared)
 
         def lossy(x: Tensor) -> Tensor:
             with self._precision():
@@ -253,6 +255,7 @@ class Batch:
         return self._finite(expected_gradient(lossy, point, self.eot))
 
     def _finite(self, gradient: Tensor) -> Tensor:
+        self.classifier.gradients += self.eot * len(gradient)
         finite = gradient.flatten(1).isfinite().all(dim=1)
         if not finite.all():
             self.classifier.bad_gradients += int((~finite).sum())
@@ -278,8 +281,8 @@ class Batch:
         return fooled / self.eot, loss / self.eot
 
 
-def shared_gradient(batch: Batch, point: Tensor) -> Tensor | None:
-    """Return the gradient of the batch's loss over its draws, computed in two parts.
+def shared_gradient(batch: Batch, loss: Loss, point: Tensor) -> Tensor | None:
+    """Return the gradient of a loss over the batch's draws, computed in two parts.
 
     Up to the first noise all draws are the same: that part runs once forward and once backward,
     and only the rest once a draw. None where the model cannot be taken apart so. Draws of small
@@ -298,8 +301,8 @@ def shared_gradient(batch: Batch, point: Tensor) -> Tensor | None:
         draws = min(together, batch.eot - done)
         several = [torch.cat([start] * draws) if draws > 1 else start for start in starts]
         logits = batch.classifier.checked(module.after_noise(several), draws * len(point))
-        wide = replace(batch, labels=batch.labels.repeat(draws))
-        gradients = torch.autograd.grad(wide.loss(logits).sum(), starts)
+        losses = [loss(one).sum() for one in logits.split(len(point))]
+        gradients = torch.autograd.grad(torch.stack(losses).sum(), starts)
         for total, gradient in zip(totals, gradients, strict=bool(totals)):
             total += gradient
         totals = totals or list(gradients)

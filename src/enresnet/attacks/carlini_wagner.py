@@ -61,22 +61,37 @@ class CarliniWagner(Attack):
         return (self.steps + 1) * self.eot
 
     def _perturb(self, batch: Batch) -> Tensor:
-        path = _Tanh(batch.images) if self.space == "tanh" else _Pixel(batch.images)
-        adam = _Adam(path.variable, self.step_size)
         best = _Best(batch.images)
-        for _ in range(self.steps):
+        gradient = self._look(batch, best, batch.images)
+        result, rows = best.point, best.rows_to_improve(self.kappa, apart=batch.apart)
+        batch.classifier.skip(self.steps * self.eot * (len(result) - len(rows)))
+        if len(rows):
+            result[rows] = self._descend(batch.rows(rows), best.narrowed(rows), gradient[rows])
+        return result
+
+    def _descend(self, batch: Batch, best: _Best, gradient: Tensor) -> Tensor:
+        """Return the best points on the way down from the clean images, whose gradient is given."""
+        path = _Tanh(batch.images) if self.space == "tanh" else _Pixel(batch.images)
+        adam, point = _Adam(path.variable, self.step_size), batch.images
+        for step in range(self.steps):
+            if step > 0:
+                gradient = self._look(batch, best, point)
+            size = _gradient_of_largest(point - batch.images)
+            adam.descend(path.pulled_back(self.c * gradient + size))
             point = path.point()
-            verdict = _Verdict(batch, self.kappa)
-            gradient = self.c * batch.gradient(verdict, point)
-            best.offer(point, verdict)
-            adam.descend(path.pulled_back(gradient + _gradient_of_largest(point - batch.images)))
-        point = path.point()
         verdict = _Verdict(batch, self.kappa)
         with torch.no_grad():
             for _ in range(batch.eot):
                 verdict(batch.logits(point))
         best.offer(point, verdict)
         return best.point
+
+    def _look(self, batch: Batch, best: _Best, point: Tensor) -> Tensor:
+        """Return the hinge's gradient, and offer the point."""
+        verdict = _Verdict(batch, self.kappa)
+        gradient = batch.gradient(verdict, point)
+        best.offer(point, verdict)
+        return gradient
 
 
 class _Verdict:
@@ -158,6 +173,21 @@ class _Best:
         self.point = images.clone()
         # Smaller is better; the first row decides first.
         self._key = torch.full((3, len(images)), torch.inf, device=images.device)
+
+    def rows_to_improve(self, kappa: float, *, apart: bool) -> Tensor:
+        """Return all but those fooled, with all confidence, by the clean image itself.
+
+        None is better than that, so they can leave; where images of a batch meet, all stay.
+        """
+        missed, hinge, size = self._key
+        done = (missed == 0) & (hinge <= -kappa) & (size == 0)
+        return (~done if apart else torch.ones_like(done)).nonzero().squeeze(1)
+
+    def narrowed(self, rows: Tensor) -> _Best:
+        """Return some of the examples."""
+        part = _Best(self._images[rows])
+        part.point, part._key = self.point[rows], self._key[:, rows]
+        return part
 
     def offer(self, point: Tensor, verdict: _Verdict) -> None:
         """Take each example's point if it is better."""

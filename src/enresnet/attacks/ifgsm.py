@@ -60,7 +60,7 @@ class IFGSM(Attack):
 
     def _climb(self, ball: Ball, batch: Batch, point: Tensor, loss: Loss | None = None) -> Tensor:
         for _ in range(self.steps):
-            gradient = batch.own_gradient(point) if loss is None else batch.gradient(loss, point)
+            gradient = batch.gradient(loss or batch.loss, point)
             point = ball.ascend(point, gradient, self.step_size)
         return ball.settle(point)
 

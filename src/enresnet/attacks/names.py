@@ -7,6 +7,7 @@ from typing import Any
 
 from enresnet import checks
 from enresnet.attacks.apgd import APGD
+from enresnet.attacks.autoattack import AutoAttack, check_installed
 from enresnet.attacks.base import Attack
 from enresnet.attacks.carlini_wagner import CarliniWagner
 from enresnet.attacks.fgsm import FGSM
@@ -14,6 +15,7 @@ from enresnet.attacks.ifgsm import DEFAULT_EPSILON, IFGSM
 from enresnet.attacks.pgd import PGD
 from enresnet.attacks.random_noise import RandomNoise
 from enresnet.attacks.square import Square
+from enresnet.attacks.strongest import Strongest
 from enresnet.randomness import named_generator
 
 ATTACKS: dict[str, type[Attack]] = {
@@ -22,6 +24,8 @@ ATTACKS: dict[str, type[Attack]] = {
     "pgd": PGD,
     "apgd": APGD,
     "square": Square,
+    "strongest": Strongest,
+    "autoattack": AutoAttack,
     "cw": CarliniWagner,
     "noise": RandomNoise,
 }
@@ -35,6 +39,9 @@ LISTED = (
     "apgd100_dlr",
     "apgd100_t",
     "square",
+    "strongest",
+    "autoattack",
+    "autoattack_rand",
     "cw",
     "cw_pixel",
     "noise",
@@ -45,7 +52,8 @@ LISTED = (
 )
 
 _NAME = re.compile(
-    r"(?P<attack>fgsm|noise|(?:ifgsm|apgd|pgd|cw|square)(?P<steps>[0-9]+)?)"
+    r"(?P<attack>fgsm|noise|strongest|autoattack(?P<rand>_rand)?"
+    r"|(?:ifgsm|apgd|pgd|cw|square)(?P<steps>[0-9]+)?)"
     r"(?P<pixel>(?<=cw)_pixel|(?<=[0-9])_pixel)?(?P<loss>_dlr|_t)?(?P<l2>_l2)?"
     r"(?P<goal>_targeted|_runner_up)?"
 )
@@ -54,7 +62,7 @@ _NAME = re.compile(
 def create_attack(name: str, **options: Any) -> Attack:
     """Return the attack called ``name``, such as ifgsm20 or pgd50_l2_targeted."""
     match = _NAME.fullmatch(name) if isinstance(name, str) else None
-    kind = "" if match is None else match["attack"].rstrip("0123456789")
+    kind = "" if match is None else match["attack"].rstrip("0123456789").removesuffix("_rand")
     if match is None or not _fits(match, kind):
         raise ValueError(
             f"unknown attack {name!r}; known are {', '.join(LISTED)}, with any number of steps, "
@@ -69,6 +77,8 @@ def create_attack(name: str, **options: Any) -> Attack:
         named["norm"] = "l2"
     if match["loss"]:
         named["loss"] = {"_dlr": "dlr", "_t": "targeted_dlr"}[match["loss"]]
+    if match["rand"]:
+        named["version"] = "rand"
     if match["goal"]:
         named["goal"] = match["goal"][1:]
     for key, value in named.items():
@@ -81,9 +91,9 @@ def _fits(match: re.Match[str], kind: str) -> bool:
     """Return whether an attack has what its name says of it."""
     return not (
         (match["pixel"] and kind != "cw")
-        or (match["l2"] and kind in ("cw", "square"))
+        or (match["l2"] and kind in ("cw", "square", "strongest", "autoattack"))
         or (match["loss"] and kind != "apgd")
-        or (match["goal"] and kind == "apgd")
+        or (match["goal"] and kind in ("apgd", "strongest", "autoattack"))
     )
 
 
@@ -92,17 +102,32 @@ def list_attacks() -> list[str]:
     return list(LISTED)
 
 
-def attack_at(name: str, epsilon: float, *, eot: int = 1, seed: int | None = None) -> Attack:
+def attack_at(
+    name: str,
+    epsilon: float,
+    *,
+    eot: int = 1,
+    seed: int | None = None,
+    budget: int | None = None,
+) -> Attack:
     """Return the attack called ``name`` for perturbations of about ``epsilon`` in linf.
 
     Carlini and Wagner's has no epsilon: its step is scaled, so that it can go as far as the
-    paper's goes at 8/255. An l2 attack keeps its own default radius. ``seed`` fixes random starts.
+    paper's goes at 8/255. An l2 attack keeps its own default radius. ``seed`` fixes random starts,
+    ``budget`` is for the strongest.
     """
     options: dict[str, Any] = {"eot": eot}
+    if name.startswith("autoattack"):  # it has a number of draws of its own
+        check_installed()
+        options = {}
     if name.startswith("cw"):
         options["step_size"] = 6e-4 * epsilon / DEFAULT_EPSILON["linf"]
     elif "_l2" not in name:
         options["epsilon"] = epsilon
-    if seed is not None and name.startswith(("pgd", "apgd", "square", "noise")):
+    if seed is not None and name.startswith(
+        ("pgd", "apgd", "square", "strongest", "autoattack", "noise")
+    ):
         options["generator"] = named_generator(seed, f"attack {name}")
+    if budget is not None and name == "strongest":
+        options["budget"] = budget
     return create_attack(name, **options)

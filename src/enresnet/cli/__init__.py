@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 import enresnet
 from enresnet import checks
-from enresnet.allocator import keep_memory
 from enresnet.processes import first_process
 
 COMMANDS = {
@@ -22,7 +21,10 @@ COMMANDS = {
     "train": "Train a network into a run folder.",
     "resume": "Go on with a training that was stopped.",
     "runs": "List runs with their state, accuracy and how to go on.",
-    "evaluate": "Measure a run's natural and robust accuracy.",
+    "evaluate": "Measure natural and robust accuracy of a run or of any model.",
+    "compare": "Say whether one evaluated model is better than another.",
+    "transfer": "Attack one model with the images made against another.",
+    "diagnose": "Look for signs that a defence only hides its gradient.",
     "integrate": "Join separately trained networks into one model.",
     "benchmark": "Measure speed side by side with others.",
     "models": "List the networks of the paper, with their sizes.",
@@ -45,7 +47,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"unknown command {name!r}: known are {', '.join(COMMANDS)}"
             + checks.did_you_mean(name, COMMANDS)
         )
-    keep_memory()
     try:
         import tyro
 

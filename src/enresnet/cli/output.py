@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from enresnet.evaluation import Accuracy
 from enresnet.files import replacing
 from enresnet.training.recipe import ratio
 
@@ -45,7 +45,16 @@ def write_json(path: Path | None, values: Any) -> None:
             temporary.write_text(json.dumps(values, indent=2) + "\n")
 
 
-def percent(value: Accuracy) -> str:
-    """Return an accuracy with its 95 % interval."""
-    low, high = (100 * bound for bound in value.interval)
-    return f"{100 * value.accuracy:.1f} ({low:.1f} to {high:.1f})"
+def write_picture(path: Path | None, figure: Figure) -> None:
+    """Write a figure to ``path``, if there is one: SVG or PDF by its ending, otherwise PNG."""
+    if path is not None:
+        kind = path.suffix.lower().removeprefix(".")
+        with replacing(path) as temporary:
+            figure.savefig(temporary, format=kind if kind in ("svg", "pdf") else "png", dpi=150)
+
+
+def write_text(path: Path | None, text: str) -> None:
+    """Write text to ``path``, if there is one."""
+    if path is not None:
+        with replacing(path) as temporary:
+            temporary.write_text(text)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from enresnet import checks
+from enresnet.data.adversarial import is_adversarial_set, load_adversarial_set
 from enresnet.data.augment import Augmentation
 from enresnet.data.cifar import CIFAR10, CIFAR100, load_cifar
 from enresnet.data.digits import load_digits
@@ -81,6 +82,15 @@ NAMES: dict[str, Callable[[Path | None], tuple[Images, Images]]] = {
 }
 
 
+def load_test_images(
+    name: str | os.PathLike[str], *, size: int | None = None, gray: bool = False
+) -> Images:
+    """Return the test images of a data set, or those of a set of attacked images."""
+    if is_adversarial_set(Path(name)):
+        return load_adversarial_set(Path(name))
+    return load_data(name, size=size, gray=gray).test
+
+
 def load_data(
     name: str | os.PathLike[str],
     *,
@@ -108,6 +118,8 @@ def load_data(
         train, test = train.first(limit), test.first(limit)
         # A digit or a letter in the mirror is another one; at 8 x 8 a shift is a large change.
         augmentation = Augmentation(pad=0, flip=False) if text == "digits" else None
+    elif is_adversarial_set(folder):
+        raise ValueError(f"{folder} is a set of attacked images: for evaluating, not for training")
     elif folder.is_dir():
         side = 32 if size is None else size
         train, test = load_folder(folder, size=side, gray=gray, limit=limit)

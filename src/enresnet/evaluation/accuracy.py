@@ -1,27 +1,26 @@
-"""Natural and robust accuracy, with intervals, of any model on images in [0, 1].
+"""What the scores of many images amount to: accuracies, each with what it means.
 
-The prediction of a randomised model is a distribution, so every clean and attacked image is scored
-over ``draws`` repeated predictions with fresh noise; accuracy is the mean over images and draws.
-A model that answers twice the same on the first batch is deterministic and asked once.
+``accuracy`` is that of a single prediction, in the mean over images and draws; this is what the
+word means everywhere. ``averaged`` is that of the mean prediction over all draws, the Feynman-Kac
+estimate. ``always`` is the share of images right in every draw, and ``broken_in[k]`` what an
+attacker gains who may submit the same image k times and needs to be lucky once.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator, Sequence
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from enresnet import checks
-from enresnet.attacks import Attack
-from enresnet.attacks.base import check_model_and_images, device_of
-from enresnet.attacks.gradient import Model, frozen
-from enresnet.data import Images, from_dataset
-from enresnet.evaluation.statistics import accuracy_interval
-from enresnet.progress import progress_bar
+from enresnet.data import Images
+from enresnet.evaluation.scoring import Scored
+from enresnet.evaluation.statistics import accuracy_interval, calibration_error
+
+SUBMISSIONS = (1, 2, 5, 10, 20, 50, 100)
+Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -29,18 +28,50 @@ class Accuracy:
     """How many images are classified rightly, and how sure that is."""
 
     accuracy: float
-    interval: tuple[float, float]  # 95 %, over images and draws
+    interval: Interval  # 95 %, over images and draws
+    averaged: float
+    averaged_interval: Interval
+    always: float
+    broken_in: dict[int, float]  # submissions of the same image -> share of images lost
     per_class: dict[str, float]
+    calibration_error: float
     images: int
     draws: int
-    seconds: float
+    seconds: float  # attack and predictions
+    seconds_a_prediction: float  # of one image, once
     attack: str | None = None
-    scores: Tensor = field(default_factory=lambda: torch.empty(0), repr=False, compare=False)
+    claimed: float | None = None  # what another library's attack says of itself
+    gradients: float = 0.0  # gradient evaluations that the attack took, an image
+    evaluations: float = 0.0  # and evaluations of the model altogether
+    scored: Scored | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def scores(self) -> Tensor:
+        """The share of draws in which each image is right."""
+        return torch.empty(0) if self.scored is None else self.scored.scores
+
+    def convergence(self) -> list[dict[str, float]]:
+        """Return both accuracies as they would be found with fewer draws."""
+        assert self.scored is not None
+        right, averaged = self.scored.right.float(), self.scored.averaged.float()
+        return [
+            {
+                "draws": draws,
+                "accuracy": float(right[:, :draws].mean()),
+                "averaged": float(averaged[:, draws - 1].mean()),
+            }
+            for draws in range(1, right.shape[1] + 1)
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Return everything but the scores of single images, as plain JSON."""
-        values = {name: value for name, value in vars(self).items() if name != "scores"}
-        return {**values, "interval": list(self.interval)}
+        values = {name: value for name, value in vars(self).items() if name != "scored"}
+        return {
+            **values,
+            "interval": list(self.interval),
+            "averaged_interval": list(self.averaged_interval),
+            "broken_in": {str(k): value for k, value in self.broken_in.items()},
+        }
 
 
 @dataclass(frozen=True)
@@ -56,110 +87,19 @@ class Evaluation:
         return {"natural": self.natural.to_json(), "robust": robust}
 
 
-def evaluate(
-    model: Model,
-    dataset: Images | tuple[Tensor, Tensor] | Any,
-    attacks: Sequence[Attack] = (),
-    *,
-    draws: int = 10,
-    batch_size: int = 128,
-    limit: int | None = None,
-    progress: bool | None = None,
-) -> Evaluation:
-    """Return the accuracy of ``model`` on clean images and under each of ``attacks``.
-
-    ``dataset`` is :class:`~enresnet.data.Images`, a pair of tensors, or any dataset of image/label
-    pairs. The model runs in evaluation mode and is left as it was.
-    """
-    return _evaluate(model, model, dataset, attacks, draws, batch_size, limit, progress)
-
-
-def transfer(
-    oracle: Model,
-    target: Model,
-    dataset: Images | tuple[Tensor, Tensor] | Any,
-    attacks: Sequence[Attack],
-    *,
-    draws: int = 10,
-    batch_size: int = 128,
-    limit: int | None = None,
-    progress: bool | None = None,
-) -> Evaluation:
-    """Return the accuracy of ``target`` under the blind attack (Sec. 3.2).
-
-    The images are crafted on ``oracle`` alone and then classified by ``target``.
-    """
-    return _evaluate(oracle, target, dataset, attacks, draws, batch_size, limit, progress)
-
-
-def _evaluate(
-    oracle: Model,
-    target: Model,
-    dataset: Any,
-    attacks: Sequence[Attack],
-    draws: int,
-    batch_size: int,
-    limit: int | None,
-    progress: bool | None,
-) -> Evaluation:
-    checks.integer("draws", draws, low=1)
-    checks.integer("batch_size", batch_size, low=1)
-    data = as_images(dataset).first(limit)
-    _check_names(attacks)
-    check_model_and_images(target, *data.batch(slice(1)))
-    draws = _needed_draws(target, data, draws, batch_size)
-    work = len(data) * sum(attack.passes + draws for attack in attacks)
-    with progress_bar("evaluating", work + len(data) * draws, show=progress) as advance:
-
-        def measure(attack: Attack | None) -> Accuracy:
-            cost = draws + (0 if attack is None else attack.passes)
-            start, scores = time.monotonic(), []
-            for images, labels in data.batches(batch_size):
-                if attack is not None:
-                    images = attack(oracle, images, labels, progress=False)
-                scores.append(score(target, images, labels, draws=draws))
-                advance(cost * len(images))
-            return summarise(
-                torch.cat(scores),
-                data,
-                draws=draws,
-                seconds=time.monotonic() - start,
-                attack=None if attack is None else repr(attack),
-            )
-
-        natural = measure(None)
-        return Evaluation(natural, {attack.name: measure(attack) for attack in attacks})
-
-
-def score(model: Model, images: Tensor, labels: Tensor, *, draws: int = 1) -> Tensor:
-    """Return the share of ``draws`` in which each image is classified rightly."""
-    right = torch.zeros(len(images))
-    for logits in _drawn_logits(model, images, draws):
-        right += (logits.argmax(dim=1) == labels.cpu()).float()
-    return right / draws
-
-
-def predictions(model: Model, images: Tensor, *, draws: int = 1) -> Tensor:
-    """Return the class whose probability, averaged over ``draws``, is highest for each image."""
-    total = sum(logits.softmax(dim=1) for logits in _drawn_logits(model, images, draws))
-    assert isinstance(total, Tensor)
-    return total.argmax(dim=1)
-
-
-def _drawn_logits(model: Model, images: Tensor, draws: int) -> Iterator[Tensor]:
-    images = images.to(device_of(model, default=images.device))
-    for _ in range(draws):
-        with frozen(model), torch.no_grad():
-            logits = model(images.clone())
-        if logits.isnan().any():
-            raise FloatingPointError("model gives NaN: its weights or the images are not finite")
-        yield logits.float().cpu()
-
-
 def summarise(
-    scores: Tensor, data: Images, *, draws: int, seconds: float, attack: str | None
+    scored: Scored,
+    data: Images,
+    *,
+    seconds: float,
+    attack: str | None = None,
+    claimed: Tensor | None = None,
+    gradients: int = 0,
+    evaluations: int = 0,
 ) -> Accuracy:
-    """Return the accuracy that the scores of single images amount to."""
+    """Return the accuracy that the scores of the images of ``data`` amount to."""
+    scores, draws = scored.scores, scored.right.shape[1]
+    averaged = scored.averaged[:, -1].float()
     per_class = {
         name: float(scores[data.labels == number].mean())
         for number, name in enumerate(data.classes)
@@ -167,45 +107,32 @@ def summarise(
     }
     return Accuracy(
         accuracy=float(scores.mean()),
-        interval=accuracy_interval(scores),
+        interval=accuracy_interval(scores, right=scored.right),
+        averaged=float(averaged.mean()),
+        averaged_interval=accuracy_interval(averaged),
+        always=float(scored.right.all(dim=1).float().mean()),
+        broken_in={k: broken_in(scored.right, k) for k in SUBMISSIONS if k <= draws},
         per_class=per_class,
-        images=len(scores),
+        calibration_error=calibration_error(scored.confidence, scored.averaged[:, -1]),
+        images=len(scored),
         draws=draws,
         seconds=seconds,
+        seconds_a_prediction=scored.seconds / (len(scored) * draws),
         attack=attack,
-        scores=scores,
+        claimed=None if claimed is None else float(claimed.float().mean()),
+        gradients=gradients / len(scored),
+        evaluations=evaluations / len(scored),
+        scored=scored,
     )
 
 
-def as_images(dataset: Any) -> Images:
-    """Return :class:`Images` from a pair of tensors or any dataset of image/label pairs."""
-    if isinstance(dataset, Images):
-        return dataset
-    if isinstance(dataset, tuple) and len(dataset) == 2 and isinstance(dataset[0], Tensor):
-        images, labels = dataset
-        check_model_and_images(as_images, images, labels)
-        if len(images) == 0:
-            raise ValueError("dataset must hold at least one image, found none")
-        classes = tuple(str(number) for number in range(int(labels.max()) + 1))
-        return Images(images, labels.long(), classes)
-    return from_dataset(dataset)
+def broken_in(right: Tensor, submissions: int) -> float:
+    """Return the share of images that are wrong at least once in so many draws.
 
-
-def _needed_draws(model: Model, data: Images, draws: int, batch_size: int) -> int:
-    if draws == 1:
-        return 1
-    images, _ = data.batch(slice(batch_size))
-    first, second = _drawn_logits(model, images, 2)
-    return 1 if torch.equal(first, second) else draws
-
-
-def _check_names(attacks: Iterable[Attack]) -> None:
-    seen: set[str] = set()
-    for attack in attacks:
-        if not isinstance(attack, Attack):
-            raise TypeError(f"attacks must be Attack objects such as FGSM(), found {attack!r}")
-        if attack.name in seen:
-            raise ValueError(
-                f"attacks must differ in name, found {attack.name} twice; evaluate them one by one"
-            )
-        seen.add(attack.name)
+    Without bias from any larger number of draws: of D draws with r right, k draws are all right
+    with probability C(r, k) / C(D, k).
+    """
+    draws = right.shape[1]
+    counts = right.sum(dim=1).tolist()
+    ways = math.comb(draws, submissions)
+    return 1 - sum(math.comb(count, submissions) for count in counts) / ways / len(counts)

@@ -11,7 +11,13 @@ from enresnet.models.noise import (
 )
 from enresnet.models.resnet import ResNet, resnet, wide_resnet
 from enresnet.models.storage import load_model, save_model
-from enresnet.models.zoo import canonical_name, create_model, list_models, paper_name
+from enresnet.models.zoo import (
+    canonical_name,
+    create_model,
+    list_models,
+    paper_name,
+    same_architecture,
+)
 
 __all__ = [
     "Ensemble",
@@ -24,6 +30,7 @@ __all__ = [
     "load_model",
     "paper_name",
     "resnet",
+    "same_architecture",
     "save_model",
     "seed_noise",
     "set_lean",

@@ -152,10 +152,12 @@ def folded(network: ResNet, x: Tensor) -> Folded | None:
         dtype = torch.get_autocast_dtype(x.device.type)
     if dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return None
-    state = (dtype, x.device, *_state(network))
-    if network.fold is None or network.fold[0] != state:
-        network.fold = (state, Folded(network, dtype, x.device))
-    kept: Folded = network.fold[1]
+    state, place = tuple(_state(network)), (dtype, x.device)
+    if any(kept_state != state for kept_state, _ in network.folds.values()):
+        network.folds.clear()
+    if place not in network.folds:
+        network.folds[place] = (state, Folded(network, dtype, x.device))
+    kept: Folded = network.folds[place][1]
     return kept
 
 

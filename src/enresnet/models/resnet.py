@@ -21,6 +21,7 @@ from enresnet.models.noise import NoiseInjection, NoiseStream, noise_modules
 from enresnet.randomness import checked_generator
 
 STEM_WIDTH = 16
+WIDTHS = (16, 32, 64)  # of the three stages
 SMALLEST_IMAGE = 8  # pixels a side: two halvings leave 2 x 2
 
 
@@ -94,7 +95,7 @@ class ResNet(nn.Module):
         self,
         *,
         blocks: int,
-        widths: Sequence[int] = (16, 32, 64),
+        widths: Sequence[int] = WIDTHS,
         block: str = "basic",
         num_classes: int = 10,
         in_channels: int = 3,
@@ -131,7 +132,7 @@ class ResNet(nn.Module):
         # Not persistent: they are hyper-parameters, kept in ``config``.
         self.register_buffer("_shift", _channel_buffer(self.mean), persistent=False)
         self.register_buffer("_scale", _channel_buffer(self.std), persistent=False)
-        self.fold: tuple[Any, Folded] | None = None  # see folded
+        self.folds: dict[Any, tuple[Any, Folded]] = {}  # see folded, by type and device
         self.reset_parameters(generator)
 
     @torch.no_grad()
@@ -189,8 +190,9 @@ class ResNet(nn.Module):
 
     def after_noise(self, states: list[Tensor]) -> Tensor:
         """Return the logits for a fresh draw, from what :meth:`before_noise` gave; takes it."""
-        assert self.fold is not None
-        return self.fold[1].after_noise(states.pop(0))
+        state = states.pop(0)
+        fast: Folded = self.folds[state.dtype, state.device][1]
+        return fast.after_noise(state)
 
     def _normalised(self, images: Tensor) -> Tensor:
         self._check(images)
@@ -208,7 +210,7 @@ class ResNet(nn.Module):
             yield from stage
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "fold": None}  # made anew where it is needed
+        return {**self.__dict__, "folds": {}}  # made anew where it is needed
 
     def _check(self, images: Tensor) -> None:
         if not images.is_floating_point():
@@ -237,7 +239,7 @@ def resnet(depth: int, *, block: str | None = None, **options: Any) -> ResNet:
 def wide_resnet(depth: int, widen: int, **options: Any) -> ResNet:
     """Return WRN-``depth``-``widen``: 6n+4 layers, ``widen`` times as wide."""
     return ResNet(
-        blocks=wide_resnet_blocks(depth), widths=[16 * widen, 32 * widen, 64 * widen], **options
+        blocks=wide_resnet_blocks(depth), widths=[width * widen for width in WIDTHS], **options
     )
 
 

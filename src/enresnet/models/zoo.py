@@ -19,7 +19,14 @@ import torch
 from enresnet import checks
 from enresnet.models.ensemble import Ensemble
 from enresnet.models.noise import DEFAULT_NOISE
-from enresnet.models.resnet import ResNet, resnet, resnet_blocks, wide_resnet, wide_resnet_blocks
+from enresnet.models.resnet import (
+    WIDTHS,
+    ResNet,
+    resnet,
+    resnet_blocks,
+    wide_resnet,
+    wide_resnet_blocks,
+)
 from enresnet.randomness import checked_generator
 
 # The networks of the paper's tables, in their order.
@@ -137,6 +144,28 @@ def canonical_name(name: str) -> str:
 def paper_name(name: str) -> str:
     """Return the paper's spelling of ``name``, such as En5ResNet20 for en5_resnet20."""
     return "&".join(map(_paper_spelling, parse_name(name)))
+
+
+def same_architecture(model: ResNet | Ensemble, name: str) -> bool:
+    """Return whether a model is of the kind that ``name`` names, whatever its weights."""
+    parts = parse_name(name)
+    expected: list[Any] = [[_shape(part)] * (part.members or 1) for part in parts]
+    if len(parts) > 1:
+        return _architecture(model) == expected
+    return _architecture(model) == (expected[0] if parts[0].members else expected[0][0])
+
+
+def _architecture(model: object) -> Any:
+    if isinstance(model, Ensemble):
+        return [_architecture(member) for member in model.members]
+    return (model.blocks, list(model.widths), model.block) if isinstance(model, ResNet) else None
+
+
+def _shape(part: Part) -> tuple[int, list[int], str]:
+    if part.widen is not None:
+        return wide_resnet_blocks(part.depth), [width * part.widen for width in WIDTHS], "basic"
+    blocks, block = resnet_blocks(part.depth, "bottleneck" if part.bottleneck else None)
+    return blocks, list(WIDTHS), block
 
 
 def parse_name(name: str) -> list[Part]:

@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from enresnet.allocator import keep_memory
 from enresnet.files import replacing
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def library() -> ctypes.CDLL | None:
     import torch  # first: its OpenMP is then ours too, and their threads do not fight
 
     del torch
+    keep_memory()
     try:
         path = _folder() / f"noise-{_key()}.so"
         if not path.is_file():

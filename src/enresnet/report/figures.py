@@ -10,6 +10,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from enresnet.drawing import COLOURS, blank, plain
+from enresnet.evaluation import Evaluation
+from enresnet.evaluation.masking import Diagnosis, Point
 from enresnet.training import Epoch
 
 RIGHT, WRONG = "#1a7f37", "#b42318"
@@ -109,3 +111,88 @@ def _show(axes: Axes, image: Tensor, *, change: bool) -> None:
         axes.imshow(pixels.numpy(), cmap="RdBu_r", vmin=-bound, vmax=bound)
     else:
         axes.imshow(pixels.numpy(), cmap="gray", vmin=0, vmax=1)
+
+
+def convergence_figure(result: Evaluation, title: str) -> Figure:
+    """Draw both accuracies as they would be found with fewer draws, and the final interval."""
+    figure = blank(9.0, 3.6)
+    left, right = figure.subplots(1, 2, sharex=True, sharey=True)
+    panels = ((left, "accuracy", "single prediction"), (right, "averaged", "mean of the draws"))
+    names = {"clean": result.natural, **result.robust}
+    for axes, key, heading in panels:
+        for index, (name, value) in enumerate(names.items()):
+            points = value.convergence()
+            numbers = [point["draws"] for point in points]
+            line = [100 * point[key] for point in points]
+            colour = f"C{index}"
+            axes.plot(numbers, line, color=colour, marker="o", ms=3, lw=1.4, label=name)
+            interval = value.interval if key == "accuracy" else value.averaged_interval
+            axes.fill_between(
+                [numbers[0], numbers[-1] + (len(numbers) == 1)],
+                *(100 * bound for bound in interval),
+                color=colour,
+                alpha=0.12,
+                lw=0,
+            )
+        axes.set_title(heading, fontsize=10)
+        axes.set_xlabel("draws of the noise")
+        plain(axes)
+    left.set_ylabel("accuracy, %")
+    right.legend(frameon=False, fontsize=8)
+    figure.suptitle(f"{title}: bands are the 95 % intervals with all draws", fontsize=10)
+    return figure
+
+
+def transfer_heat_map(
+    accuracies: Sequence[Sequence[float]],
+    oracles: Sequence[str],
+    targets: Sequence[str],
+    title: str,
+) -> Figure:
+    """Draw the accuracy of each target (columns) on the images made against each oracle (rows)."""
+    figure = blank(2.4 + 1.1 * len(targets), 1.9 + 0.7 * len(oracles))
+    axes = figure.subplots()
+    values = [[100 * value for value in row] for row in accuracies]
+    image = axes.imshow(values, cmap="cividis", vmin=0, vmax=100, aspect="auto")
+    for row, line in enumerate(values):
+        for column, value in enumerate(line):
+            own = oracles[row] == targets[column]
+            axes.text(
+                column,
+                row,
+                f"{value:.1f}",
+                ha="center",
+                va="center",
+                color="white" if value < 55 else "black",
+                fontweight="bold" if own else "normal",
+            )
+    axes.set_xticks(range(len(targets)), targets, rotation=20, ha="right")
+    axes.set_yticks(range(len(oracles)), oracles)
+    axes.set_xlabel("classified by")
+    axes.set_ylabel("made against")
+    axes.set_title(title, fontsize=10)
+    figure.colorbar(image, ax=axes, label="accuracy, %")
+    return figure
+
+
+def diagnosis_figure(result: Diagnosis, title: str) -> Figure:
+    """Draw accuracy against the radius and against the steps of the attack."""
+    figure = blank(9.0, 3.6)
+    left, right = figure.subplots(1, 2, sharey=True)
+    panels: list[tuple[Axes, Sequence[Point], str]] = [
+        (left, result.against_epsilon, "epsilon (IFGSM-20)"),
+        (right, result.against_steps, f"steps of IFGSM at epsilon = {result.epsilon:.3g}"),
+    ]
+    for axes, points, label in panels:
+        places = [point.at for point in points]
+        axes.plot(places, [100 * p.accuracy for p in points], color=COLOURS[1], marker="o", ms=4)
+        low, high = ([100 * getattr(p, side) for p in points] for side in ("low", "high"))
+        axes.fill_between(places, low, high, color=COLOURS[1], alpha=0.15, lw=0)
+        axes.set_xscale("log")
+        axes.set_xlabel(label)
+        axes.set_ylim(0, 100)
+        plain(axes)
+    left.axvline(result.epsilon, color="#888", lw=0.8, ls=":")
+    left.set_ylabel("accuracy, %")
+    figure.suptitle(f"{title}: with 95 % intervals", fontsize=10)
+    return figure

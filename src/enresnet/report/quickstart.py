@@ -23,7 +23,7 @@ from torch import Tensor
 from enresnet.attacks import attack_at
 from enresnet.data import load_data
 from enresnet.evaluation import accuracy_interval, paired_difference, score
-from enresnet.evaluation.accuracy import predictions
+from enresnet.evaluation.scoring import predictions
 from enresnet.models import load_model, save_model, seed_noise
 from enresnet.progress import progress_bar
 from enresnet.randomness import named_generator

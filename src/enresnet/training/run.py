@@ -7,25 +7,26 @@ needs.
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import yaml
 from torch import nn
 
 from enresnet import checks
 from enresnet.data import DataSet, load_data
-from enresnet.files import is_leftover, replacing
+from enresnet.evaluation.record import Record
+from enresnet.files import is_leftover, locked, replacing, take
 from enresnet.models import (
     Ensemble,
     ResNet,
     canonical_name,
     create_model,
     load_model,
+    same_architecture,
     save_model,
     set_lean,
 )
@@ -131,9 +132,10 @@ class Run:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep the folder to one process; the system lets go of it when the process ends."""
-        with (self.folder / LOCK).open("a") as file:
-            if not _take(file):
-                raise FileExistsError(f"{self.folder} is being trained by another process")
+        with (
+            (self.folder / LOCK).open("a") as file,
+            locked(file, f"{self.folder} is being trained"),
+        ):
             for path in self.folder.rglob(".*.tmp"):
                 if is_leftover(path):
                     path.unlink()
@@ -147,7 +149,7 @@ class Run:
             return False
         try:
             with path.open("r") as file:
-                return not _take(file)
+                return not take(file)
         except OSError:
             return False
 
@@ -229,6 +231,11 @@ class Run:
                 f"{self.folder} holds no network yet: its training did not finish an epoch"
             )
         model = load_model(path)
+        if not self.config.parts and not same_architecture(model, self.config.model):
+            raise ValueError(
+                f"{path} holds another network than its config.yaml says, {self.config.model}: "
+                "was it copied from another run?"
+            )
         set_lean(model, bool(self.config.parts))
         return model
 
@@ -239,43 +246,19 @@ class Run:
             "best.safetensors" if checkpoint == "best" else "last/model.safetensors"
         )
 
+    @property
+    def results(self) -> Record:
+        """What was found of its networks."""
+        return Record(self.folder)
+
     def evaluation(self, checkpoint: str) -> dict[str, Any] | None:
         """Return what evaluation.json says of best or last, if it does."""
         checks.choice("checkpoint", checkpoint, CHECKPOINTS)
-        found: dict[str, Any] | None = self._evaluations().get(checkpoint)
+        found: dict[str, Any] | None = self.results.sections().get(checkpoint)
         return found
-
-    def _evaluations(self) -> dict[str, Any]:
-        path = self.folder / "evaluation.json"
-        try:
-            stored: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-        except ValueError as error:
-            raise ValueError(f"{path} is not JSON ({error}); remove it") from error
-        return stored
-
-    def record_evaluation(self, checkpoint: str, values: dict[str, Any]) -> Path:
-        """Store the evaluation of best or last in evaluation.json, beside the other's."""
-        path = self.folder / "evaluation.json"
-        stored = {**self._evaluations(), checkpoint: values}
-        with replacing(path) as temporary:
-            temporary.write_text(json.dumps(stored, indent=2) + "\n")
-        return path
 
 
 def _plain(config: RunConfig) -> dict[str, Any]:
     """Return all fields, those of the recipe among them."""
     values = asdict(config)
     return {**{f"recipe.{name}": value for name, value in values.pop("recipe").items()}, **values}
-
-
-def _take(file: IO[str]) -> bool:
-    """Return whether an exclusive lock on an open file was to be had."""
-    try:
-        import fcntl
-    except ImportError:  # not on this system: two trainings in one folder are the user's care
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

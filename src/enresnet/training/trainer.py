@@ -471,6 +471,7 @@ class Trainer:
                     [attack] if self.objective.robust else [],
                     draws=1,
                     batch_size=recipe.batch_size,
+                    warn=False,
                     progress=False,
                 )
             right[0] = result.natural.scores.sum()

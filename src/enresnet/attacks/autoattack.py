@@ -1,0 +1,108 @@
+"""AutoAttack (Croce and Hein, 2020) as its authors wrote it, for comparison.
+
+It counts an image as lost as soon as one prediction of it is wrong. A randomised model loses images
+so that it would get right on the next draw: its figure is kept as ``claimed``, and its images are
+scored over fresh draws like those of any other attack. Images that it could not break it hands back
+clean, so that on those the second figure is that of clean images.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+import torch
+from torch import Tensor, nn
+
+from enresnet import checks
+from enresnet.attacks.base import Attack, Batch
+from enresnet.attacks.gradient import Model
+from enresnet.attacks.ifgsm import check_epsilon
+from enresnet.randomness import checked_generator
+
+VERSIONS = ("standard", "rand")
+# Forward passes of an image that survives: APGD, targeted APGD, FAB, Square; or APGD twice, EOT-20.
+_PASSES = {"standard": 100 + 900 + 2700 + 5000, "rand": 2 * 100 * 20}
+
+
+class AutoAttack(Attack):
+    """``version="standard"`` for deterministic models, ``"rand"`` (EOT-20) for randomised ones.
+
+    In linf. Needs the package pyautoattack (``pip install 'enresnet[autoattack]'``).
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float | None = None,
+        version: str = "standard",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.epsilon = check_epsilon(epsilon, "linf")
+        self.version = checks.choice("version", version, VERSIONS)
+        self.generator = checked_generator(generator)
+        self._claims: list[Tensor] = []
+
+    @property
+    def name(self) -> str:
+        """The name on the command line and in results."""
+        return "autoattack" if self.version == "standard" else "autoattack_rand"
+
+    def __call__(self, model: Model, images: Tensor, labels: Tensor, **options: object) -> Tensor:
+        """Return its images, and keep in ``claimed`` which it says it could not break."""
+        check_installed()
+        self._claims = []
+        result = super().__call__(model, images, labels, **options)  # type: ignore[arg-type]
+        self.claimed = torch.cat(self._claims) if self._claims else torch.zeros(0)
+        return result
+
+    def _passes(self) -> int:
+        return _PASSES[self.version]
+
+    def _perturb(self, batch: Batch) -> Tensor:
+        import pyautoattack  # type: ignore[import-untyped]
+
+        device = batch.images.device
+        seed = int(torch.randint(2**31, (), generator=self.generator))
+        before = batch.classifier.evaluations
+        # It seeds torch's global generator: that is put back where it was.
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            attack = pyautoattack.AutoAttack(
+                _Module(batch.classifier),
+                norm="Linf",
+                eps=self.epsilon,
+                version=self.version,
+                device=device,
+                seed=seed,
+            )
+            attack.verbose = False
+            images, answers = attack.run_standard_evaluation(
+                batch.images.float(), batch.labels, batch_size=max(1, len(batch.images))
+            )
+        self._claims.append((answers == batch.labels).cpu())
+        done = batch.classifier.evaluations - before
+        batch.classifier.skip(max(0, self._passes() * len(batch.images) - done))
+        # Its arithmetic may leave the ball by a rounding error.
+        low, high = batch.images - self.epsilon, batch.images + self.epsilon
+        return torch.minimum(torch.maximum(images.to(low), low), high).clamp(0, 1)
+
+
+def check_installed() -> None:
+    """Raise where the package is not there."""
+    if importlib.util.find_spec("pyautoattack") is None:
+        raise ValueError(
+            "autoattack needs the package pyautoattack: pip install 'enresnet[autoattack]'"
+        )
+
+
+class _Module(nn.Module):
+    """A classifier as a module."""
+
+    def __init__(self, classifier: Model) -> None:
+        super().__init__()
+        self._classifier = [classifier]  # in a list: it is no submodule
+        self.eval()
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self._classifier[0](images)
+        return logits

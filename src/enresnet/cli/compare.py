@@ -1,0 +1,63 @@
+"""``enresnet compare``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tyro
+
+from enresnet.cli.output import print_table, write_json
+from enresnet.evaluation.record import Record
+from enresnet.evaluation.statistics import Comparison
+from enresnet.files import writable
+
+
+def command(
+    first: tyro.conf.Positional[Path],
+    second: tyro.conf.Positional[Path],
+    *,
+    section: str = "best",
+    json: Path | None = None,
+) -> None:
+    """Say whether one evaluated model is more accurate than another, with a p-value.
+
+    Image by image, for every attack that both were evaluated under on the same images.
+
+    Args:
+        first: The folder of a run, or of another evaluation.
+        second: Another one.
+        section: Of their evaluation.json: best, last, or another that is there.
+        json: Also write the result to this file.
+    """
+    if json is not None:
+        writable(json)
+    for folder in (first, second):
+        sections = Record(folder).sections()
+        if section not in sections:
+            known = f"it has {', '.join(sections)}" if sections else "run enresnet evaluate first"
+            raise FileNotFoundError(f"{folder} has no evaluation of {section!r}: {known}")
+    found = Record(first).compare(section, Record(second), section)
+    if not found:
+        raise ValueError(
+            f"{first} and {second} were not evaluated under the same attack on the same images; "
+            "evaluate both again with the same --data and --attacks"
+        )
+    write_json(json, {name: value.to_json() for name, value in found.items()})
+    print_table(
+        [_row(name, value) for name, value in found.items()],
+        title=f"{first} less {second}",
+        caption="Accuracy in points, paired by image, with the 95 % interval; the verdict is on "
+        f"{first} at the 5 % level. Each row is a test of its own: of twenty, one errs.",
+    )
+
+
+def _row(name: str, value: Comparison) -> dict[str, str]:
+    low, high = value.interval
+    return {
+        "images": name,
+        "difference": f"{100 * value.difference:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})",
+        "p": f"{value.p_value:.2g}",
+        "verdict": value.verdict,
+        "number": str(value.images),
+        "test": value.test,
+    }

@@ -1,0 +1,86 @@
+"""``enresnet diagnose``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tyro
+
+from enresnet.cli.output import Ratio, print_table, write_json, write_picture
+from enresnet.cli.subjects import open_subject
+from enresnet.evaluation.masking import diagnose
+from enresnet.files import writable
+from enresnet.report.figures import diagnosis_figure
+
+
+def command(
+    model: tyro.conf.Positional[str],
+    *,
+    data: str | None = None,
+    oracle: tuple[str, ...] = (),
+    natural: str | None = None,
+    eot: int | None = None,
+    epsilon: Ratio | None = None,
+    draws: int = 10,
+    queries: int = 300,
+    checkpoint: str = "best",
+    limit: int = 200,
+    batch_size: int = 128,
+    seed: int = 0,
+    json: Path | None = None,
+    picture: Path | None = None,
+) -> int:
+    """Look for signs that a model only hides its gradient; exit code 1 if there is one.
+
+    Args:
+        model: A run's folder, a safetensors file, or module.path:name of a model or of a function
+            that builds one.
+        data: Test on these images, a name or a folder, rather than on the run's own.
+        oracle: Other models whose adversarial images are tried on it.
+        natural: The same network trained without attacks, which must fall to about 0.
+        eot: Draws of the model's noise averaged in every gradient; 5 for a noisy model, else 1.
+        epsilon: Largest change of a pixel; by default the one the run was trained against.
+        draws: Predictions of a noisy model that every image is scored over.
+        queries: Steps of the search without gradients.
+        checkpoint: Of a run: best or last.
+        limit: Use only the first so many test images.
+        batch_size: Images that meet the model at once.
+        seed: Fixes the attacks and the noise.
+        json: Also write the result to this file.
+        picture: Draw accuracy against epsilon and against steps; by default in the run's folder.
+    """
+    for path in (json, picture):
+        if path is not None:
+            writable(path)
+    subject = open_subject(model, checkpoint=checkpoint)
+    name, images = subject.images(data)
+    result = diagnose(
+        subject.model,
+        images,
+        epsilon=subject.epsilon if epsilon is None else epsilon,
+        eot=eot or subject.usual_eot(),
+        draws=draws,
+        limit=limit,
+        batch_size=batch_size,
+        queries=queries,
+        oracles={other: open_subject(other).model for other in oracle},
+        natural=None if natural is None else open_subject(natural).model,
+        seed=seed,
+    )
+    write_json(json, result.to_json())
+    if picture is None:
+        subject.folder.mkdir(parents=True, exist_ok=True)
+        picture = subject.folder / "diagnosis.png"
+    title = f"{subject.name} on {name}, {result.images} test images"
+    write_picture(picture, diagnosis_figure(result, title))
+    print_table(
+        [
+            {"check": check.name, "figure": check.figure, "verdict": check.verdict}
+            for check in result.checks
+        ],
+        title=title,
+        caption=f"epsilon = {result.epsilon:.4g}, EOT over {result.eot}. The curves: {picture}",
+    )
+    for check in result.warnings:
+        print(f"warning: {check.name}? {check.figure}. {check.meaning}")
+    return 1 if result.warnings else 0

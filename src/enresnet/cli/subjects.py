@@ -1,0 +1,143 @@
+"""What a command is to look at: a run, a file of weights, or a function of the user's own."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from enresnet.data import Images
+from enresnet.data.names import load_test_images
+from enresnet.evaluation.record import Record
+from enresnet.models import load_model
+from enresnet.models.noise import noise_modules
+from enresnet.training import Run
+
+DEFAULT_EPSILON = 8 / 255
+EOT = 5  # the paper's, for models with noise
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model, and where its results are kept."""
+
+    name: str
+    model: Callable[..., Any]
+    source: str  # as it was typed
+    data: str | None  # the data set it was trained on, if known
+    epsilon: float  # the radius it was trained against, if known
+    folder: Path
+    run: Run | None = None
+    checkpoint: str = "best"
+
+    @property
+    def record(self) -> Record:
+        """Its results."""
+        return Record(self.folder)
+
+    def images(self, data: str | None) -> tuple[str, Images]:
+        """Return the name of the data asked for, or of its own, and the test images."""
+        if data is None and self.run is not None:
+            return self.run.config.data, self.run.config.load_data().test
+        if data is None:
+            raise ValueError(f"--data must be given with {self.source}: a name or a folder")
+        size, gray = (self.run.config.size, self.run.config.gray) if self.run else (None, False)
+        if not Path(data).is_dir():
+            size, gray = None, False
+        return data, load_test_images(data, size=size, gray=gray)
+
+    def usual_eot(self) -> int:
+        """Return how many draws a gradient needs: 1 where there is known to be no noise."""
+        if self.run is None and not isinstance(self.model, nn.Module):
+            return EOT
+        if isinstance(self.model, nn.Module) and any(True for _ in noise_modules(self.model)):
+            return EOT if any(place.noise > 0 for place in noise_modules(self.model)) else 1
+        return 1
+
+    def section(self, epsilon: float) -> str:
+        """Return the part of evaluation.json that results at this radius belong to."""
+        own = self.checkpoint
+        return own if epsilon == self.epsilon else f"{own} at epsilon {epsilon:.6g}"
+
+
+def open_subject(source: str, *, checkpoint: str = "best", out: Path | None = None) -> Subject:
+    """Return what ``source`` names: a run's folder, a safetensors file, or module.path:name."""
+    path = Path(source)
+    if path.is_dir():
+        run = Run.open(path)
+        return Subject(
+            name=run.config.model,
+            model=run.load(checkpoint),
+            source=source,
+            data=run.config.data,
+            epsilon=run.config.recipe.epsilon,
+            folder=out or path,
+            run=run,
+            checkpoint=checkpoint,
+        )
+    if checkpoint != "best":
+        raise ValueError(f"--checkpoint is for runs; {source} is none")
+    if path.is_file() or source.endswith(".safetensors"):
+        model: Callable[..., Any] = load_model(path)
+        name = path.stem
+    elif _PATH.fullmatch(source):
+        model, name = import_model(source), source.replace(":", ".")
+    else:
+        raise FileNotFoundError(
+            f"{source} is not there; name the folder of a run, a safetensors file, or a function "
+            "as module.path:name"
+        )
+    folder = out or Path("evaluations") / name
+    return Subject(name, model, source, None, DEFAULT_EPSILON, folder)
+
+
+_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+def import_model(source: str) -> Callable[..., Any]:
+    """Return the model that ``module.path:name`` is, or that the function of that name builds."""
+    module_name, _, name = source.partition(":")
+    here = str(Path.cwd())
+    sys.path.insert(0, here)  # as python -m does
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise ValueError(f"{module_name} cannot be imported: {error}") from error
+        raise FileNotFoundError(
+            f"there is no module {module_name} here or among the installed ones"
+        ) from error
+    finally:
+        sys.path.remove(here)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise ValueError(f"module {module_name} has no {name}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise TypeError(f"{source} must be a model or a function, found {type(found).__name__}")
+    if not isinstance(found, nn.Module) and _takes_nothing(found):
+        found = found()
+        if not callable(found):
+            raise TypeError(
+                f"{source}() must return a model, from images in [0, 1] to logits; found "
+                f"{type(found).__name__}"
+            )
+    result: Callable[..., Any] = found
+    return result
+
+
+def _takes_nothing(function: Callable[..., Any]) -> bool:
+    """Return whether a function can be called without arguments: then it builds the model."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return all(p.default is not p.empty or p.kind in variable for p in parameters)

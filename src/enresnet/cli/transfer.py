@@ -1,0 +1,137 @@
+"""``enresnet transfer``."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import torch
+
+from enresnet.attacks import attack_at
+from enresnet.cli.output import Ratio, print_table, write_json, write_picture
+from enresnet.cli.subjects import Subject, open_subject
+from enresnet.evaluation import Accuracy, transfer_matrix
+from enresnet.evaluation.work import Share
+from enresnet.files import writable
+from enresnet.report.figures import transfer_heat_map
+from enresnet.report.tables import with_interval
+from enresnet.training.engine import Engine
+
+
+def command(
+    *,
+    oracle: tuple[str, ...] = (),
+    target: tuple[str, ...] = (),
+    matrix: tuple[str, ...] = (),
+    attacks: tuple[str, ...] = ("ifgsm20",),
+    data: str | None = None,
+    eot: int | None = None,
+    epsilon: Ratio | None = None,
+    draws: int = 10,
+    limit: int | None = None,
+    batch_size: int = 128,
+    seed: int = 0,
+    devices: int = 1,
+    journal: Path = Path("transfer.journal"),
+    json: Path | None = None,
+    picture: Path | None = None,
+) -> None:
+    """Classify with one model the images that were made against another (Sec. 3.2, blind attacks).
+
+    Args:
+        oracle: Models that the attacks see: runs, safetensors files, or module.path:name.
+        target: Models that classify.
+        matrix: Models that are all both.
+        attacks: Their names; see enresnet attacks.
+        data: The test images, a name or a folder; by default those of the first run.
+        eot: Draws averaged in every gradient; 5 where an oracle has noise, else 1.
+        epsilon: Largest change of a pixel; by default the one the first was trained against.
+        draws: Predictions of a noisy model that every image is scored over.
+        limit: Use only the first so many test images.
+        batch_size: Images that meet a model at once.
+        seed: Fixes the attacks and the noise.
+        devices: Processes that share the work.
+        journal: The folder that keeps results until all are there: killed, the same command goes
+            on where it stopped.
+        json: Also write the result to this file.
+        picture: Draw the table as a heat map, one file an attack where there are several.
+    """
+    for path in (json, picture):
+        if path is not None:
+            writable(path)
+    if bool(matrix) == bool(oracle or target) or bool(oracle) != bool(target):
+        raise ValueError("give --oracle and --target, or --matrix with all the models")
+    oracles, targets = _opened(matrix or oracle), _opened(matrix or target)
+    first = next(iter(targets.values()))
+    name, images = first.images(data)
+    radius = first.epsilon if epsilon is None else epsilon
+    draws_of_gradient = eot or max(subject.usual_eot() for subject in oracles.values())
+    chosen = [attack_at(n, radius, eot=draws_of_gradient, seed=seed) for n in attacks]
+    engine = Engine(devices=devices)
+    engine.launch()
+    natural, robust = transfer_matrix(
+        {key: subject.model for key, subject in oracles.items()},
+        {key: subject.model for key, subject in targets.items()},
+        images,
+        chosen,
+        draws=draws,
+        batch_size=batch_size,
+        limit=limit,
+        seed=seed,
+        journal=journal,
+        share=Share(engine.rank, engine.processes, engine.wait),
+    )
+    if engine.rank:
+        return
+    values = {
+        "data": name,
+        "epsilon": radius,
+        "eot": draws_of_gradient,
+        "seed": seed,
+        "torch": torch.__version__,
+        "natural": {key: value.to_json() for key, value in natural.items()},
+        "robust": {
+            attack: [
+                {"oracle": pair[0], "target": pair[1], **value.to_json()}
+                for pair, value in cells.items()
+            ]
+            for attack, cells in robust.items()
+        },
+    }
+    write_json(json, values)
+    count = next(iter(natural.values())).images
+    for attack, cells in robust.items():
+        title = f"{attack}, epsilon = {radius:.4g}, {count} images of {name}"
+        print_table(_rows(natural, cells, list(oracles), list(targets)), title=title)
+        if picture is not None:
+            own = picture if len(robust) == 1 else picture.with_stem(f"{picture.stem}-{attack}")
+            table = [[cells[o, t].accuracy for t in targets] for o in oracles]
+            write_picture(own, transfer_heat_map(table, list(oracles), list(targets), title))
+    shutil.rmtree(journal)
+
+
+def _rows(
+    natural: dict[str, Accuracy],
+    cells: dict[tuple[str, str], Accuracy],
+    oracles: list[str],
+    targets: list[str],
+) -> list[dict[str, str]]:
+    clean = {t: with_interval(natural[t].accuracy, natural[t].interval) for t in targets}
+    rows = [{"made against": "(clean)", **clean}]
+    for oracle in oracles:
+        own = {t: cells[oracle, t] for t in targets}
+        words = {t: with_interval(value.accuracy, value.interval) for t, value in own.items()}
+        rows.append({"made against": oracle, **words})
+    return rows
+
+
+def _opened(sources: tuple[str, ...]) -> dict[str, Subject]:
+    """Return the models by name: that of the network, or the folder's where two share it."""
+    subjects = [open_subject(source) for source in sources]
+    names = [subject.name for subject in subjects]
+    keys = [
+        subject.name if names.count(subject.name) == 1 else subject.source for subject in subjects
+    ]
+    if len(set(keys)) < len(keys):
+        raise ValueError(f"each model must be given once, found {', '.join(keys)}")
+    return dict(zip(keys, subjects, strict=True))

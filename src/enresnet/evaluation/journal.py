@@ -1,0 +1,122 @@
+"""Results of a long evaluation, kept as they come, so that it goes on where it was killed.
+
+A folder: ``header.json`` says what is evaluated, and each process appends a line for every piece
+of work done to a file of its own. A line cut short by the end of its process is left out.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from enresnet.files import locked, replacing
+
+HEADER = "header.json"
+
+
+class Journal:
+    """The results that are there already, and a place for more."""
+
+    def __init__(self, folder: str | os.PathLike[str], header: dict[str, Any]) -> None:
+        self.folder, self._header = Path(folder), json.loads(json.dumps(header))
+
+    def check(self) -> None:
+        """Raise if the folder holds the journal of another evaluation."""
+        path = self.folder / HEADER
+        if not self.folder.exists():
+            return
+        if not path.is_file():
+            if any(self.folder.iterdir()):
+                raise FileExistsError(f"{self.folder} is no journal of an evaluation; remove it")
+            return
+        try:
+            there = json.loads(path.read_text())
+        except ValueError as error:
+            raise ValueError(f"{path} is not JSON ({error}); remove {self.folder}") from error
+        differing = [
+            f"{name} {_brief(there.get(name))} there, {_brief(self._header.get(name))} here"
+            for name in sorted({*there, *self._header})
+            if there.get(name) != self._header.get(name)
+        ]
+        if differing:
+            raise FileExistsError(
+                f"{self.folder} holds the journal of another evaluation, not finished "
+                f"({'; '.join(differing)}): finish that one with its own command, or remove the "
+                "folder"
+            )
+
+    def start(self) -> None:
+        """Make the folder, with its header."""
+        self.check()
+        if not (self.folder / HEADER).is_file():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with replacing(self.folder / HEADER) as temporary:
+                temporary.write_text(json.dumps(self._header, indent=2) + "\n")
+
+    def entries(self) -> dict[str, dict[str, Any]]:
+        """Return what every process has written, by the name of the piece of work."""
+        found: dict[str, dict[str, Any]] = {}
+        for path in sorted(self.folder.glob("*.jsonl")):
+            for line in path.read_bytes().splitlines():
+                digest, _, content = line.partition(b" ")
+                if digest == _digest(content):
+                    entry = json.loads(content)
+                    found[entry["unit"]] = entry
+        return found
+
+    @contextmanager
+    def writer(self, rank: int) -> Iterator[Any]:
+        """Yield a function that appends an entry; one process at a time may have it."""
+        path = self.folder / f"{rank}.jsonl"
+        with path.open("ab") as file, locked(file, f"{self.folder} is being written"):
+            if file.tell() and not path.read_bytes().endswith(b"\n"):
+                file.write(b"\n")  # what was cut short stays alone on its line
+
+            def append(unit: str, values: dict[str, Any]) -> None:
+                content = json.dumps({"unit": unit, **values}).encode()
+                file.write(_digest(content) + b" " + content + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+
+            yield append
+
+    def remove(self) -> None:
+        """Remove the folder, once its content is kept elsewhere."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def packed(bits: Tensor) -> dict[str, Any]:
+    """Return a tensor of bools as plain JSON."""
+    weights = 2 ** torch.arange(8, dtype=torch.uint8)
+    flat = torch.nn.functional.pad(bits.flatten().to(torch.uint8), (0, -bits.numel() % 8))
+    values = (flat.view(-1, 8) * weights).sum(dim=1, dtype=torch.uint8)
+    text = base64.b64encode(bytes(values.tolist())).decode()
+    return {"shape": list(bits.shape), "bits": text}
+
+
+def unpacked(values: dict[str, Any]) -> Tensor:
+    """Return the bools that :func:`packed` packed."""
+    shape = torch.Size(values["shape"])
+    content = bytearray(base64.b64decode(values["bits"]))
+    numbers = torch.frombuffer(content, dtype=torch.uint8) if content else torch.empty(0)
+    bits = numbers.to(torch.uint8)[:, None].bitwise_and(2 ** torch.arange(8, dtype=torch.uint8))
+    return (bits != 0).flatten()[: shape.numel()].view(shape)
+
+
+def _digest(content: bytes) -> bytes:
+    return f"{zlib.crc32(content):08x}".encode()
+
+
+def _brief(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,233 @@
+"""Natural and robust accuracy, with intervals, of any model on images in [0, 1].
+
+The prediction of a randomised model is a distribution, so every clean and attacked image is scored
+over ``draws`` repeated predictions with fresh noise. A model that answers twice the same on the
+first batch is deterministic and asked once.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from enresnet import checks
+from enresnet.attacks import Attack
+from enresnet.attacks.base import check_model_and_images
+from enresnet.attacks.gradient import Model
+from enresnet.data import Images, from_dataset
+from enresnet.evaluation.accuracy import Accuracy, Evaluation, summarise
+from enresnet.evaluation.journal import Journal
+from enresnet.evaluation.scoring import Scored, answers_twice_the_same, drawn_logits
+from enresnet.evaluation.statistics import accuracy_interval
+from enresnet.evaluation.work import NATURAL, Keep, Result, Share, Unit, Work, own_streams
+
+OWN = "model"  # the only one of an evaluation
+
+
+def evaluate(
+    model: Model,
+    dataset: Images | tuple[Tensor, Tensor] | Any,
+    attacks: Sequence[Attack] = (),
+    *,
+    draws: int = 10,
+    batch_size: int = 128,
+    limit: int | None = None,
+    seed: int | None = None,
+    journal: str | os.PathLike[str] | None = None,
+    share: Share | None = None,
+    keep: Keep | None = None,
+    warn: bool = True,
+    progress: bool | None = None,
+) -> Evaluation:
+    """Return the accuracy of ``model`` on clean images and under each of ``attacks``.
+
+    ``dataset`` is :class:`~enresnet.data.Images`, a pair of tensors, or any dataset of image/label
+    pairs. The model runs in evaluation mode and is left as it was. ``seed`` fixes the noise of our
+    networks and the attacks; ``journal``, a folder, keeps results as they come, and the same call
+    goes on from there. ``keep`` is given the attacked images of every batch. ``warn=False`` does
+    without the warning that a model knows nothing.
+    """
+    return transfer(
+        model,
+        model,
+        dataset,
+        attacks,
+        draws=draws,
+        batch_size=batch_size,
+        limit=limit,
+        seed=seed,
+        journal=journal,
+        share=share,
+        keep=keep,
+        warn=warn,
+        progress=progress,
+    )
+
+
+def transfer(
+    oracle: Model,
+    target: Model,
+    dataset: Images | tuple[Tensor, Tensor] | Any,
+    attacks: Sequence[Attack],
+    *,
+    draws: int = 10,
+    batch_size: int = 128,
+    limit: int | None = None,
+    seed: int | None = None,
+    journal: str | os.PathLike[str] | None = None,
+    share: Share | None = None,
+    keep: Keep | None = None,
+    warn: bool = True,
+    progress: bool | None = None,
+) -> Evaluation:
+    """Return the accuracy of ``target`` under the blind attack (Sec. 3.2).
+
+    The images are crafted on ``oracle`` alone and then classified by ``target``.
+    """
+    natural, robust = transfer_matrix(
+        {OWN: oracle},
+        {OWN: target},
+        dataset,
+        attacks,
+        draws=draws,
+        batch_size=batch_size,
+        limit=limit,
+        seed=seed,
+        journal=journal,
+        share=share,
+        keep=keep,
+        warn=warn,
+        progress=progress,
+    )
+    return Evaluation(natural[OWN], {name: cells[OWN, OWN] for name, cells in robust.items()})
+
+
+def transfer_matrix(
+    oracles: Mapping[str, Model],
+    targets: Mapping[str, Model],
+    dataset: Images | tuple[Tensor, Tensor] | Any,
+    attacks: Sequence[Attack],
+    *,
+    draws: int = 10,
+    batch_size: int = 128,
+    limit: int | None = None,
+    seed: int | None = None,
+    journal: str | os.PathLike[str] | None = None,
+    share: Share | None = None,
+    keep: Keep | None = None,
+    warn: bool = True,
+    progress: bool | None = None,
+) -> tuple[dict[str, Accuracy], dict[str, dict[tuple[str, str], Accuracy]]]:
+    """Return each target's natural accuracy, and by attack that of each target for each oracle.
+
+    Every attack is crafted once for each oracle and scored by all targets (Tables 3 and 6).
+    """
+    checks.integer("draws", draws, low=1)
+    checks.integer("batch_size", batch_size, low=1)
+    data = as_images(dataset).first(limit)
+    _check_names(attacks)
+    first, labels = data.batch(slice(batch_size))
+    needed = {}
+    with own_streams(targets.values(), seed) as reseed:
+        reseed("first look")
+        for name, model in targets.items():
+            check_model_and_images(model, first[:1], labels[:1])
+            _check_classes(model, data, first)
+            needed[name] = 1 if draws == 1 or answers_twice_the_same(model, first) else draws
+    work = Work(oracles, targets, data, attacks, needed, batch_size, seed, keep=keep)
+    book = None if journal is None else Journal(journal, work.header())
+    results = work.do(journal=book, share=share, progress=progress)
+    natural = {name: _gathered(results, "", NATURAL, name, data, None) for name in targets}
+    for name, value in natural.items():
+        if warn and knows_nothing(value, data):
+            who = "the model" if name == OWN else name
+            warnings.warn(
+                f"{who} classifies clean images at chance level ({100 * value.accuracy:.1f} %). "
+                "Images are given in [0, 1]: does it expect them otherwise, or normalise them "
+                "twice? Are the classes in the same order as the labels?",
+                stacklevel=2,
+            )
+    robust = {
+        attack.name: {
+            (oracle, target): _gathered(results, oracle, attack.name, target, data, repr(attack))
+            for oracle in oracles
+            for target in targets
+        }
+        for attack in attacks
+    }
+    return natural, robust
+
+
+def _gathered(
+    results: dict[Unit, Result],
+    oracle: str,
+    attack: str,
+    target: str,
+    data: Images,
+    description: str | None,
+) -> Accuracy:
+    units = [unit for unit in results if (unit.oracle, unit.attack) == (oracle, attack)]
+    parts = [results[unit] for unit in sorted(units, key=lambda unit: unit.start)]
+    claims = [part.claimed for part in parts if part.claimed is not None]
+    return summarise(
+        Scored.join([part.scored[target] for part in parts]),
+        data,
+        seconds=sum(part.seconds for part in parts),
+        attack=description,
+        claimed=torch.cat(claims) if claims else None,
+        gradients=sum(part.gradients for part in parts),
+        evaluations=sum(part.evaluations for part in parts),
+    )
+
+
+def as_images(dataset: Any) -> Images:
+    """Return :class:`Images` from a pair of tensors or any dataset of image/label pairs."""
+    if isinstance(dataset, Images):
+        return dataset
+    if isinstance(dataset, tuple) and len(dataset) == 2 and isinstance(dataset[0], Tensor):
+        images, labels = dataset
+        check_model_and_images(as_images, images, labels)
+        if len(images) == 0:
+            raise ValueError("dataset must hold at least one image, found none")
+        classes = tuple(str(number) for number in range(int(labels.max()) + 1))
+        return Images(images, labels.long(), classes)
+    return from_dataset(dataset)
+
+
+def _check_classes(model: Model, data: Images, images: Tensor) -> None:
+    (logits,) = drawn_logits(model, images[:1], 1)
+    classes = logits.shape[1]
+    named = any(name != str(number) for number, name in enumerate(data.classes))
+    if classes < len(data.classes) or (named and classes != len(data.classes)):
+        raise ValueError(
+            f"the model tells {classes} classes apart, the data has {len(data.classes)} "
+            f"({', '.join(data.classes[:3])}, ...): give it the data it was trained for, or wrap "
+            "it in a function that returns the logits of these classes"
+        )
+
+
+def knows_nothing(natural: Accuracy, data: Images) -> bool:
+    """Return whether a model does no better than always naming the most frequent class.
+
+    Its robust accuracy would mean nothing. Of fewer than a hundred images nothing is said.
+    """
+    chance = float(torch.bincount(data.labels).max()) / len(data)
+    low, _ = accuracy_interval(natural.scores, 0.99)
+    return len(data) >= 100 and chance < 0.75 and low <= chance
+
+
+def _check_names(attacks: Iterable[Attack]) -> None:
+    seen: set[str] = set()
+    for attack in attacks:
+        if not isinstance(attack, Attack):
+            raise TypeError(f"attacks must be Attack objects such as FGSM(), found {attack!r}")
+        if attack.name in seen:
+            raise ValueError(
+                f"attacks must differ in name, found {attack.name} twice; evaluate them one by one"
+            )
+        seen.add(attack.name)

@@ -1,0 +1,105 @@
+r"""What a model says of images, over repeated draws of its noise.
+
+The prediction of a randomised model is a distribution. Kept of it are, for every image, whether
+each draw is right, and whether the mean of the first d draws is, for every d:
+
+.. math:: \hat u_d(x) = \frac{1}{d} \sum_{i=1}^{d} \mathrm{softmax}(f(x; \text{noise}_i))
+
+the Feynman-Kac estimate from d paths (Eq. 14).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from enresnet.attacks.base import device_of
+from enresnet.attacks.gradient import Model, frozen
+
+
+@dataclass(frozen=True)
+class Scored:
+    """How ``images`` fared in each of ``draws``."""
+
+    right: Tensor  # images x draws, bool
+    averaged: Tensor  # images x draws, bool: the mean of the draws so far
+    confidence: Tensor  # images: the largest of the mean probabilities
+    seconds: float = 0.0  # that the predictions took
+
+    @property
+    def scores(self) -> Tensor:
+        """The share of draws in which each image is right."""
+        return self.right.float().mean(dim=1)
+
+    def __len__(self) -> int:
+        return len(self.right)
+
+    @classmethod
+    def join(cls, parts: Sequence[Scored]) -> Scored:
+        """Return several as one."""
+        return cls(
+            torch.cat([part.right for part in parts]),
+            torch.cat([part.averaged for part in parts]),
+            torch.cat([part.confidence for part in parts]),
+            sum(part.seconds for part in parts),
+        )
+
+
+def score_draws(model: Model, images: Tensor, labels: Tensor, *, draws: int = 1) -> Scored:
+    """Score images over ``draws`` predictions."""
+    right = torch.zeros(len(images), draws, dtype=torch.bool)
+    averaged = torch.zeros_like(right)
+    total: Tensor | None = None
+    start, labels = time.perf_counter(), labels.cpu()
+    for draw, logits in enumerate(drawn_logits(model, images, draws)):
+        if len(labels) and int(labels.max()) >= logits.shape[1]:
+            raise ValueError(
+                f"labels must be below the model's {logits.shape[1]} classes, found "
+                f"{int(labels.max())}; are these the labels of another data set?"
+            )
+        right[:, draw] = logits.argmax(dim=1) == labels
+        probabilities = logits.double().softmax(dim=1)
+        total = probabilities if total is None else total + probabilities
+        averaged[:, draw] = total.argmax(dim=1) == labels
+    assert total is not None
+    confidence = (total / draws).amax(dim=1).float()
+    return Scored(right, averaged, confidence, time.perf_counter() - start)
+
+
+def score(model: Model, images: Tensor, labels: Tensor, *, draws: int = 1) -> Tensor:
+    """Return the share of ``draws`` in which each image is classified rightly."""
+    return score_draws(model, images, labels, draws=draws).scores
+
+
+def predictions(model: Model, images: Tensor, *, draws: int = 1) -> Tensor:
+    """Return the class whose probability, averaged over ``draws``, is highest for each image."""
+    total = sum(logits.softmax(dim=1) for logits in drawn_logits(model, images, draws))
+    assert isinstance(total, Tensor)
+    return total.argmax(dim=1)
+
+
+def drawn_logits(model: Model, images: Tensor, draws: int) -> Iterator[Tensor]:
+    """Yield the logits of ``draws`` predictions, in float32 on the CPU."""
+    images = images.to(device_of(model, default=images.device))
+    for _ in range(draws):
+        with frozen(model), torch.no_grad():
+            logits = model(images.clone())
+        if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(images):
+            found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise ValueError(
+                f"model must return logits N x classes, here {len(images)} x classes; found "
+                f"{found}; wrap it in a function that returns them"
+            )
+        if logits.isnan().any():
+            raise FloatingPointError("model gives NaN: its weights or the images are not finite")
+        yield logits.float().cpu()
+
+
+def answers_twice_the_same(model: Model, images: Tensor) -> bool:
+    """Return whether two predictions of the same images are equal."""
+    first, second = drawn_logits(model, images, 2)
+    return torch.equal(first, second)

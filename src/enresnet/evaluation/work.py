@@ -1,0 +1,272 @@
+"""Evaluations in pieces: one attack on one batch, scored by one model or several.
+
+With a seed, every piece draws from streams of its own, named after seed, attack and place: pieces
+can be done in any order, by any process, before or after a crash, with the same result. (That is
+known of our own noise; what else in a model draws from torch's global generator goes its own way.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from enresnet.attacks import Attack
+from enresnet.attacks.gradient import Model, module_of
+from enresnet.data import Images
+from enresnet.evaluation.journal import Journal, packed, unpacked
+from enresnet.evaluation.scoring import Scored, score_draws
+from enresnet.models.noise import NoiseStream, streams_of
+from enresnet.progress import progress_bar
+from enresnet.randomness import named_seed
+
+NATURAL = "natural"
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which of several processes this is, and how they wait for each other."""
+
+    rank: int = 0
+    count: int = 1
+    wait: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One attack of one oracle on one batch."""
+
+    oracle: str
+    attack: str
+    start: int
+    stop: int
+
+    @property
+    def key(self) -> str:
+        """Its name in the journal."""
+        return f"{self.oracle}/{self.attack}/{self.start}-{self.stop}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a piece of work found."""
+
+    scored: dict[str, Scored]  # by target
+    seconds: float
+    claimed: Tensor | None = None
+    gradients: int = 0
+    evaluations: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON."""
+        return {
+            "seconds": self.seconds,
+            "gradients": self.gradients,
+            "evaluations": self.evaluations,
+            "claimed": None if self.claimed is None else packed(self.claimed),
+            "scored": {
+                name: {
+                    "right": packed(scored.right),
+                    "averaged": packed(scored.averaged),
+                    "confidence": scored.confidence.tolist(),
+                    "seconds": scored.seconds,
+                }
+                for name, scored in self.scored.items()
+            },
+        }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Result:
+        """Return what :meth:`to_json` stored."""
+        return cls(
+            scored={
+                name: Scored(
+                    unpacked(scored["right"]),
+                    unpacked(scored["averaged"]),
+                    torch.tensor(scored["confidence"]),
+                    scored["seconds"],
+                )
+                for name, scored in values["scored"].items()
+            },
+            seconds=values["seconds"],
+            claimed=None if values["claimed"] is None else unpacked(values["claimed"]),
+            gradients=values["gradients"],
+            evaluations=values["evaluations"],
+        )
+
+
+Keep = Callable[[Unit, Tensor, Tensor], None]
+"""Takes the attacked images and labels of a unit."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Attacks of one or more oracles, scored by one or more targets."""
+
+    oracles: Mapping[str, Model]
+    targets: Mapping[str, Model]
+    data: Images
+    attacks: Sequence[Attack]
+    draws: Mapping[str, int]  # by target
+    batch_size: int
+    seed: int | None = None
+    natural: bool = True
+    keep: Keep | None = None
+
+    def units(self) -> list[Unit]:
+        """Return all pieces, in the order in which one process does them."""
+        places = [
+            (start, min(start + self.batch_size, len(self.data)))
+            for start in range(0, len(self.data), self.batch_size)
+        ]
+        names = [("", NATURAL)] if self.natural else []
+        names += [(oracle, attack.name) for oracle in self.oracles for attack in self.attacks]
+        return [Unit(*name, *place) for name in names for place in places]
+
+    def header(self) -> dict[str, Any]:
+        """Return what decides the results, as plain JSON."""
+        return {
+            "oracles": {name: digest_of(model) for name, model in self.oracles.items()},
+            "targets": {name: digest_of(model) for name, model in self.targets.items()},
+            "images": len(self.data),
+            "data": self.data.fingerprint(),
+            "attacks": {attack.name: repr(attack) for attack in self.attacks},
+            "draws": dict(self.draws),
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+            "torch": torch.__version__,
+        }
+
+    def do(
+        self,
+        *,
+        title: str = "evaluating",
+        journal: Journal | None = None,
+        share: Share | None = None,
+        progress: bool | None = None,
+    ) -> dict[Unit, Result]:
+        """Do what is not in the journal yet, and return all results."""
+        share = share or Share()
+        if share.count > 1 and journal is None:
+            raise ValueError("journal must be given where several processes share the work")
+        if journal is not None and self.seed is None:
+            raise ValueError("seed must be given with a journal, or no piece could be repeated")
+        if journal is not None and share.rank == 0:
+            journal.start()
+        share.wait()
+        done = {} if journal is None else self._done(journal)
+        share.wait()  # no process writes before all have read
+        left = [unit for unit in self.units() if unit not in done]
+        mine = left[share.rank :: share.count]
+        total, before = (
+            sum(self._cost(unit) for unit in units) for units in ([*done, *mine], list(done))
+        )
+        writer = nullcontext(None) if journal is None else journal.writer(share.rank)
+        show = False if share.rank else progress
+        with (
+            writer as append,
+            progress_bar(title, total, done=before, show=show) as advance,
+            own_streams(self._models(), self.seed) as reseed,
+        ):
+            for unit in mine:
+                result = self._compute(unit, reseed)
+                done[unit] = result
+                if append is not None:
+                    append(unit.key, result.to_json())
+                advance(self._cost(unit), unit.attack)
+        share.wait()
+        if share.count > 1 and journal is not None:
+            done = self._done(journal)
+        return done
+
+    def _models(self) -> list[Model]:
+        return [*self.oracles.values(), *self.targets.values()]
+
+    def _done(self, journal: Journal) -> dict[Unit, Result]:
+        entries = journal.entries()
+        return {
+            unit: Result.from_json(entries[unit.key])
+            for unit in self.units()
+            if unit.key in entries
+        }
+
+    def _cost(self, unit: Unit) -> int:
+        attack = self._attack(unit)
+        passes = 0 if attack is None else attack.passes
+        return (unit.stop - unit.start) * (passes + sum(self.draws.values()))
+
+    def _attack(self, unit: Unit) -> Attack | None:
+        return next((attack for attack in self.attacks if attack.name == unit.attack), None)
+
+    def _compute(self, unit: Unit, reseed: Callable[[str], None]) -> Result:
+        images, labels = self.data.batch(slice(unit.start, unit.stop))
+        attack, claimed, spent = self._attack(unit), None, (0, 0)
+        reseed(unit.key)
+        start = time.monotonic()
+        if attack is not None:
+            self._seed_attack(attack, unit)
+            images = attack(self.oracles[unit.oracle], images, labels, progress=False)
+            claimed, spent = attack.claimed, attack.spent
+            if self.keep is not None:
+                self.keep(unit, images, labels)
+        scored = {}
+        for name, model in self.targets.items():
+            reseed(f"{unit.key}/{name}")
+            scored[name] = score_draws(model, images, labels, draws=self.draws[name])
+        return Result(scored, time.monotonic() - start, claimed, *spent)
+
+    def _seed_attack(self, attack: Attack, unit: Unit) -> None:
+        generator = getattr(attack, "generator", None)
+        if self.seed is not None and isinstance(generator, torch.Generator):
+            generator.manual_seed(named_seed(self.seed, f"attack {unit.key}"))
+
+
+@contextmanager
+def own_streams(models: Iterable[Model], seed: int | None) -> Iterator[Callable[[str], None]]:
+    """Yield a function that starts the models' noise anew, under a name.
+
+    The noise is put back where it was after; without a seed it is left alone.
+    """
+    streams: set[NoiseStream] = set()
+    for model in models:
+        if (module := module_of(model)) is not None:
+            streams |= streams_of(module)
+    states = {stream: stream.get_state() for stream in streams}
+
+    def reseed(name: str) -> None:
+        if seed is not None:
+            for stream in streams:
+                stream.manual_seed(named_seed(seed, f"noise {name}"))
+
+    try:
+        yield reseed
+    finally:
+        if seed is not None:
+            for stream, state in states.items():
+                stream.set_state(state)
+
+
+def digest_of(model: Model) -> str:
+    """Return what tells a model from another: of a module, its kind and weights."""
+    module = module_of(model)
+    if module is None:
+        return f"{getattr(model, '__module__', '')}.{getattr(model, '__qualname__', type(model))}"
+    digest = hashlib.sha256(type(module).__name__.encode())
+    digest.update(_settings(module).encode())
+    for name, tensor in module.state_dict().items():
+        digest.update(name.encode())
+        if isinstance(tensor, Tensor):
+            content: Any = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+            digest.update(content)
+    return digest.hexdigest()[:16]
+
+
+def _settings(module: nn.Module) -> str:
+    """Return the hyper-parameters that the weights do not tell, such as the noise."""
+    return repr([part.extra_repr() for part in module.modules()])

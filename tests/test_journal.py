@@ -1,0 +1,227 @@
+"""Evaluations that are killed, shared, resumed: the result is that of one that was not."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from enresnet.attacks import FGSM, PGD
+from enresnet.cli import main
+from enresnet.evaluation import evaluate
+from enresnet.evaluation.journal import Journal, packed, unpacked
+from enresnet.evaluation.work import Share
+from enresnet.models import create_model
+from enresnet.models.noise import streams_of
+from problems import SmallNet, random_problem, seeded
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+IMAGES, LABELS = random_problem((40, 3, 16, 16))
+
+
+def model():
+    return create_model("en2_resnet8", num_classes=4, generator=seeded()).eval()
+
+
+def attacks():
+    return [FGSM(eot=2), PGD(steps=2, eot=2, generator=seeded())]
+
+
+def run(journal=None, network=None, **options):
+    options = {"draws": 4, "batch_size": 16, "seed": 3, **options}
+    network = network or model()
+    return evaluate(network, (IMAGES, LABELS), attacks(), journal=journal, **options)
+
+
+def facts(result):
+    """Return everything but times."""
+    values = result.to_json()
+    for entry in (values["natural"], *values["robust"].values()):
+        del entry["seconds"], entry["seconds_a_prediction"]
+    return values
+
+
+class StoppedError(Exception):
+    """Stands for the end of a process."""
+
+
+def test_what_is_done_is_not_done_again(tmp_path, monkeypatch):
+    whole = facts(run())
+    work = "enresnet.evaluation.work.Work._compute"
+    import enresnet.evaluation.work as module
+
+    original, done = module.Work._compute, []
+
+    def counted(self, unit, reseed):
+        if len(done) == 5:
+            raise StoppedError
+        done.append(unit)
+        return original(self, unit, reseed)
+
+    monkeypatch.setattr(work, counted)
+    with pytest.raises(StoppedError):
+        run(tmp_path / "j")
+    first = list(done)
+    done.clear()
+    assert facts(run(tmp_path / "j")) == whole  # nine pieces, of which four are left
+    assert len(done) == 4
+    assert not set(first) & set(done)
+
+
+def test_a_line_cut_short_is_done_again(tmp_path):
+    whole = facts(run(tmp_path / "j"))
+    path = tmp_path / "j" / "0.jsonl"
+    content = path.read_bytes()
+    lines = content.splitlines(keepends=True)
+    assert len(lines) == 9
+    for cut in (len(content) - 20, len(content) - 1, len(b"".join(lines[:5])) + 3):
+        path.write_bytes(content[:cut])
+        assert facts(run(tmp_path / "j")) == whole
+    damaged = content.replace(b'"right"', b'"wrong"', 1)
+    path.write_bytes(damaged)
+    assert facts(run(tmp_path / "j")) == whole
+
+
+def test_the_noise_of_the_model_goes_on_where_it_was():
+    network = model()
+    with torch.no_grad():
+        network(IMAGES)
+    (stream,) = streams_of(network)
+    before = stream.get_state()
+    run(network=network)
+    after = stream.get_state()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(after[place], before[place]) for place in before)
+
+
+def test_the_journal_of_another_evaluation_is_left_alone(tmp_path):
+    run(tmp_path / "j")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "j").iterdir()}
+    for options in ({"seed": 4}, {"draws": 5}, {"limit": 20}, {"batch_size": 8}):
+        with pytest.raises(FileExistsError, match="journal of another evaluation"):
+            run(tmp_path / "j", **options)
+    other = create_model("en2_resnet8", num_classes=4, generator=seeded(1))
+    with pytest.raises(FileExistsError, match="targets"):
+        run(tmp_path / "j", network=other)
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "j").iterdir()}
+    (tmp_path / "else").mkdir()
+    (tmp_path / "else" / "thesis.tex").write_text("all of it")
+    with pytest.raises(FileExistsError, match="is no journal"):
+        run(tmp_path / "else")
+    with pytest.raises(ValueError, match="seed must be given"):
+        run(tmp_path / "k", seed=None)
+
+
+def test_two_that_share_the_work_find_the_same(tmp_path):
+    """One after the other, as if each were a process."""
+    whole = facts(run())
+
+    class ElsewhereError(Exception):
+        pass
+
+    calls = iter(range(10))
+
+    def never_there():
+        if next(calls) == 2:  # all work done, waiting for the other
+            raise ElsewhereError
+
+    for rank, expected in ((0, 5), (1, 2)):  # of nine, and of the four that are left
+        calls = iter(range(10))
+        with pytest.raises(ElsewhereError):
+            run(tmp_path / "j", share=Share(rank, 2, never_there))
+        lines = (tmp_path / "j" / f"{rank}.jsonl").read_bytes().splitlines()
+        assert len(lines) == expected
+    assert facts(run(tmp_path / "j")) == whole
+
+
+def test_two_processes_cannot_have_the_same_journal(tmp_path):
+    journal = Journal(tmp_path / "j", {"a": 1})
+    journal.start()
+    with (
+        journal.writer(0),
+        pytest.raises(FileExistsError, match="by another process"),
+        journal.writer(0),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (5, 1), (7, 9), (16, 8)])
+def test_bits_are_packed(shape):
+    bits = torch.rand(shape, generator=seeded()) < 0.5
+    assert torch.equal(unpacked(json.loads(json.dumps(packed(bits)))), bits)
+
+
+def test_a_foreign_model_has_no_stream_to_seed(tmp_path):
+    network = SmallNet().eval()
+    assert facts(run(tmp_path / "j", network=network)) == facts(run(network=network))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    words = ["--data", "digits", "--recipe", "fast", "--epochs", "1", "--limit", "200"]
+    assert main(["train", "--model", "en1_resnet8", *words, "--out", str(folder)]) == 0
+    return folder
+
+
+EVALUATE = ["--attacks", "fgsm", "pgd5", "--limit", "96", "--batch-size", "8", "--draws", "3"]
+
+
+def test_killed_and_resumed(trained, tmp_path):
+    """With SIGKILL, again and again: the result is that of an evaluation left alone."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "enresnet", "evaluate", str(trained), *EVALUATE]
+
+    def started(out):
+        return subprocess.Popen(
+            [*command, "--out", str(out)], env=environment, stdout=subprocess.DEVNULL
+        )
+
+    assert started(tmp_path / "whole").wait() == 0
+    out, kills = tmp_path / "killed", 0
+    journal = out / "evaluation.journal"
+    out.mkdir()
+    while not (out / "evaluation.json").exists():
+        before = len(list(journal.glob("*.jsonl"))) and (journal / "0.jsonl").stat().st_size
+        process = started(out)
+        while process.poll() is None:
+            time.sleep(0.02)
+            path = journal / "0.jsonl"
+            if kills < 3 and path.exists() and path.stat().st_size > before:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+                kills += 1
+        assert process.returncode in (0, -signal.SIGKILL)
+    assert kills >= 2
+    assert not journal.exists()
+    results = [
+        json.loads((tmp_path / name / "evaluation.json").read_text())["best"]
+        for name in ("whole", "killed")
+    ]
+    for result in results:
+        for entry in (result["natural"], *result["robust"].values()):
+            del entry["seconds"], entry["seconds_a_prediction"]
+    assert results[0] == results[1]
+
+
+def test_two_real_processes(trained, tmp_path):
+    arguments = ["evaluate", str(trained), *EVALUATE]
+    assert main([*arguments, "--out", str(tmp_path / "one")]) == 0
+    words = [*arguments, "--out", str(tmp_path / "two"), "--devices", "2"]
+    subprocess.run(
+        [sys.executable, "-m", "enresnet", *words],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    found = [
+        json.loads((tmp_path / name / "evaluation.json").read_text())["best"]
+        for name in ("one", "two")
+    ]
+    for name in ("fgsm", "pgd5"):
+        assert found[0]["robust"][name]["accuracy"] == found[1]["robust"][name]["accuracy"]
+    assert found[0]["natural"]["accuracy"] == found[1]["natural"]["accuracy"]

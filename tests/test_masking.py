@@ -1,0 +1,169 @@
+"""Models that hide their gradient are caught; those that do not are left in peace."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from enresnet.cli import main
+from enresnet.data import load_data
+from enresnet.evaluation.masking import diagnose
+from enresnet.models import create_model
+from enresnet.training import Trainer, load_recipe
+from problems import seeded
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+EPSILON = 0.15
+
+
+@pytest.fixture(scope="module")
+def data():
+    return load_data("digits")
+
+
+def network(data, name, **options):
+    model = create_model(name, in_channels=1, generator=seeded())
+    torch.set_num_threads(1)
+    recipe = load_recipe(options.pop("recipe", "fast"), batch_size=64, **options)
+    list(Trainer(model, data, recipe).epochs())
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def honest(data):
+    return network(data, "en1_resnet8", epochs=5, epsilon=EPSILON)
+
+
+@pytest.fixture(scope="module")
+def natural(data):
+    return network(data, "resnet8", recipe="natural", epochs=4)
+
+
+def examined(model, data, **options):
+    options = {"epsilon": EPSILON, "limit": 96, "draws": 5, "queries": 150, **options}
+    return diagnose(model, data.test, **options)
+
+
+def warned(result):
+    return {check.name for check in result.warnings}
+
+
+class Quantised(nn.Module):
+    """Rounds its input to a few levels: no gradient comes back."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, images):
+        return self.inner((images * 8).round() / 8)
+
+
+class Saturated(nn.Module):
+    """Answers with probabilities instead of logits, sharpened until they are 0 and 1."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, images):
+        return (1000 * self.inner(images)).softmax(dim=1)
+
+
+class Drowned(nn.Module):
+    """A vote over noisy copies, whose gradient is that of noise far larger than the signal."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.generator = inner, seeded(7)
+
+    def forward(self, images):
+        with torch.no_grad():
+            plain = self.inner(images)
+        noise = 1e4 * torch.randn(images.shape, generator=self.generator)
+        return plain + (noise * (images - images.detach())).flatten(1).sum(dim=1, keepdim=True) * (
+            torch.randn(1, plain.shape[1], generator=self.generator)
+        )
+
+
+def test_an_honest_model_passes(honest, natural, data):
+    result = examined(honest, data, eot=5, oracles={"natural": natural}, natural=natural)
+    assert not result.warnings, result.warnings
+    assert {check.verdict for check in result.checks} == {"pass"}
+    assert len(result.checks) == 11
+    accuracies = [point.accuracy for point in result.against_epsilon]
+    assert accuracies == sorted(accuracies, reverse=True)
+    assert result.against_epsilon[-1].at == 1
+    assert result.against_epsilon[-1].accuracy == 0
+    assert [point.at for point in result.against_steps] == [1, 2, 5, 10, 20, 50, 100]
+
+
+def test_a_quantised_input_is_caught(natural, data):
+    result = examined(Quantised(natural), data, oracles={"inner": natural})
+    found = warned(result)
+    assert "there is a gradient" in found
+    assert "seeing the model beats not seeing it" in found
+    assert "seeing the model beats images made against inner" in found
+    assert "accuracy goes to 0 as epsilon grows" in found
+    assert "random search finds nothing more" in found
+
+
+def test_a_saturated_softmax_is_caught(natural, data):
+    found = warned(examined(Saturated(natural), data))
+    assert "there is a gradient" in found or "accuracy goes to 0 as epsilon grows" in found
+    assert "seeing the model beats not seeing it" in found
+
+
+def test_noise_too_large_is_caught(natural, data):
+    found = warned(examined(Drowned(natural), data, eot=5))
+    assert "loss rises along the gradient" in found
+    assert "seeing the model beats not seeing it" in found
+
+
+def test_a_natural_network_that_stands_is_reported(honest, data):
+    result = examined(honest, data, eot=5, natural=honest, limit=64)
+    assert "without adversarial training it falls" in warned(result)
+    skipped = [check.name for check in result.checks if check.verdict == "skipped"]
+    assert skipped == ["seeing the model beats images made against another"]
+
+
+MODULE = """
+import torch
+from enresnet.models import load_model
+inner = load_model("inner.safetensors")
+
+def quantised(images):
+    return inner((images * 8).round() / 8)
+"""
+
+
+def test_the_command(natural, tmp_path, monkeypatch, capsys):
+    from enresnet.models import save_model
+
+    monkeypatch.chdir(tmp_path)
+    save_model(natural, "inner.safetensors")
+    (tmp_path / "hidden_gradient.py").write_text(MODULE)
+    words = [
+        "--data",
+        "digits",
+        "--epsilon",
+        "0.15",
+        "--limit",
+        "48",
+        "--queries",
+        "50",
+        "--draws",
+        "2",
+    ]
+    arguments = ["diagnose", "hidden_gradient:quantised", *words, "--eot", "1"]
+    assert main([*arguments, "--oracle", "inner.safetensors", "--json", "d.json"]) == 1
+    out = capsys.readouterr().out
+    assert "warning: there is a gradient?" in out
+    assert (tmp_path / "evaluations/hidden_gradient.quantised/diagnosis.png").read_bytes()[
+        1:4
+    ] == b"PNG"
+    values = json.loads((tmp_path / "d.json").read_text())
+    assert {"checks", "against_epsilon", "against_steps", "epsilon"} <= set(values)
+    assert main(["diagnose", "nowhere:at_all", *words]) == 2
+    assert "no module nowhere" in capsys.readouterr().err
