@@ -151,8 +151,8 @@ def same_architecture(model: ResNet | Ensemble, name: str) -> bool:
     parts = parse_name(name)
     expected: list[Any] = [[_shape(part)] * (part.members or 1) for part in parts]
     if len(parts) > 1:
-        return _architecture(model) == expected
-    return _architecture(model) == (expected[0] if parts[0].members else expected[0][0])
+        return bool(_architecture(model) == expected)
+    return bool(_architecture(model) == (expected[0] if parts[0].members else expected[0][0]))
 
 
 def _architecture(model: object) -> Any:
