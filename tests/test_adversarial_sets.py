@@ -246,7 +246,7 @@ def test_tables_and_pictures(runs, tmp_path):
     assert lines[3].startswith("| fgsm |")
     latex = files["latex"].read_text()
     assert r"\toprule" in latex
-    assert latex.count(r"\\") == 3
+    assert latex.count(r"\\") == 6
     assert "%" not in latex.replace(r"\%", "")
     assert files["picture"].read_bytes()[1:4] == b"PNG"
     assert FGSM().name in latex

@@ -9,6 +9,7 @@ import tyro
 from enresnet.cli.output import print_table, write_json
 from enresnet.evaluation.record import Record
 from enresnet.evaluation.statistics import Comparison
+from enresnet.evaluation.work import NATURAL
 from enresnet.files import writable
 
 
@@ -47,17 +48,17 @@ def command(
         [_row(name, value) for name, value in found.items()],
         title=f"{first} less {second}",
         caption="Accuracy in points, paired by image, with the 95 % interval; the verdict is on "
-        f"{first} at the 5 % level. Each row is a test of its own: of twenty, one errs.",
+        f"{first} at the 5 % level ({'; '.join(sorted({value.test for value in found.values()}))})."
+        " Each row is a test of its own: of twenty, one errs.",
     )
 
 
 def _row(name: str, value: Comparison) -> dict[str, str]:
     low, high = value.interval
     return {
-        "images": name,
-        "difference": f"{100 * value.difference:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})",
+        "images": "clean" if name == NATURAL else name,
+        "difference": f"{100 * value.difference:+.2f} ({100 * low:+.2f}, {100 * high:+.2f})",
         "p": f"{value.p_value:.2g}",
         "verdict": value.verdict,
-        "number": str(value.images),
-        "test": value.test,
+        "images compared": str(value.images),
     }

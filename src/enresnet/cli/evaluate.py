@@ -22,7 +22,7 @@ from enresnet.evaluation import Evaluation, evaluate
 from enresnet.evaluation.work import Share, Unit, digest_of
 from enresnet.files import writable
 from enresnet.report.figures import convergence_figure
-from enresnet.report.tables import as_latex, as_markdown, evaluation_rows
+from enresnet.report.tables import as_latex, as_markdown, detail_rows, evaluation_rows
 from enresnet.training.engine import Engine
 
 JOURNAL = "evaluation.journal"
@@ -178,23 +178,29 @@ def _tell(
     latex: Path | None,
     picture: Path | None,
 ) -> None:
-    rows = evaluation_rows(result)
+    rows, details = evaluation_rows(result), detail_rows(result)
     title = f"{subject.name} on {data}, {result.natural.images} test images"
     caption = (
-        f"In %, with 95 % intervals, over {result.natural.draws} draws of the noise an image: "
-        if result.natural.draws > 1
-        else "In %, with 95 % intervals: "
+        f"In %, with 95 % intervals; epsilon = {facts['epsilon']:.4g}, EOT over {facts['eot']}."
     )
-    caption += (
-        f"epsilon = {facts['epsilon']:.4g}, EOT over {facts['eot']}; gradients are those an image "
-        "took."
-    )
+    if result.natural.draws > 1:
+        caption += (
+            f" Over {result.natural.draws} draws of the noise an image: accuracy is that of a "
+            "single prediction, averaged that of their mean; always right are images right in all "
+            "draws, lost in k those wrong at least once in k."
+        )
     if any(value.claimed is not None for value in result.robust.values()):
         caption += f" {ONE_DRAW}"
-    print_table(rows, title=title, caption=f"{caption} Kept in {subject.record.path}")
+    print_table(rows, title=title, caption=caption)
+    print_table(
+        details,
+        caption="Calibration is its error, in points; gradients are those that an image took in "
+        f"the mean. Kept in {subject.record.path}",
+    )
     write_json(json, {**result.to_json(), **facts})
-    write_text(markdown, as_markdown(rows, caption=f"{title}. {caption}"))
-    write_text(latex, as_latex(rows, caption=f"{title}. {caption}"))
+    text = f"{title}. {caption}"
+    write_text(markdown, as_markdown(rows, caption=text) + "\n" + as_markdown(details))
+    write_text(latex, as_latex(rows, caption=text) + "\n" + as_latex(details))
     if picture is not None:
         write_picture(picture, convergence_figure(result, title))
 

@@ -115,7 +115,8 @@ class Record:
         mine, about = self._scores()
         others, other_about = other._scores()
         found = {}
-        for key, counts in mine.items():
+        order = sorted(mine.items(), key=lambda item: (not item[0].endswith(NATURAL), item[0]))
+        for key, counts in order:
             place, _, name = key.rpartition("/")
             twin = f"{other_section}/{name}"
             if place != section or twin not in others:

@@ -138,7 +138,7 @@ def convergence_figure(result: Evaluation, title: str) -> Figure:
         axes.set_xlabel("draws of the noise")
         plain(axes)
     left.set_ylabel("accuracy, %")
-    right.legend(frameon=False, fontsize=8)
+    right.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     figure.suptitle(f"{title}: bands are the 95 % intervals with all draws", fontsize=10)
     return figure
 

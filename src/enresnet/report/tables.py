@@ -9,41 +9,51 @@ from enresnet.evaluation import Accuracy, Evaluation
 Row = dict[str, str]
 
 
-def evaluation_rows(result: Evaluation, *, clean: str = "clean") -> list[Row]:
-    """Return a row for the clean images and one for each attack, in per cent."""
-    rows = [_row(clean, result.natural)]
-    rows += [_row(name, value) for name, value in result.robust.items()]
-    if not any(value.draws > 1 for value in (result.natural, *result.robust.values())):
-        for row in rows:  # they say the same of a model that answers always the same
-            for name in ("averaged", "right in all draws", "lost in 1 tries"):
-                row.pop(name)
-    if not any(row["claimed"] for row in rows):
-        for row in rows:
-            del row["claimed"]
+def evaluation_rows(result: Evaluation) -> list[Row]:
+    """Return the accuracies on clean images and under each attack, in per cent."""
+    values = _values(result)
+    draws = max(value.draws for value in values.values())
+    claimed = any(value.claimed is not None for value in values.values())
+    rows = []
+    for name, value in values.items():
+        row = {"images": name, "accuracy": with_interval(value.accuracy, value.interval)}
+        if draws > 1:  # of a model that answers always the same they say nothing new
+            tries = max(k for k in value.broken_in if k <= 10)
+            row["averaged"] = with_interval(value.averaged, value.averaged_interval)
+            row["always right"] = _percent(value.always)
+            row[f"lost in {tries}"] = _percent(value.broken_in[tries])
+        if claimed:
+            row["claimed"] = "" if value.claimed is None else _percent(value.claimed)
+        rows.append(row)
     return rows
 
 
-def _row(name: str, value: Accuracy) -> Row:
-    worst = min(value.per_class, key=lambda key: value.per_class[key])
-    tries = max((k for k in value.broken_in if k <= 10), default=1)
-    return {
-        "images": name,
-        "accuracy": with_interval(value.accuracy, value.interval),
-        "averaged": with_interval(value.averaged, value.averaged_interval),
-        "right in all draws": _percent(value.always),
-        f"lost in {tries} tries": _percent(value.broken_in[tries]),
-        "claimed": "" if value.claimed is None else _percent(value.claimed),
-        "worst class": f"{worst} {_percent(value.per_class[worst])}",
-        "calibration error": _percent(value.calibration_error),
-        "gradients": f"{value.gradients:.0f}",
-        "seconds": f"{value.seconds:.1f}",
-    }
+def detail_rows(result: Evaluation) -> list[Row]:
+    """Return what stands beside the accuracies: classes, calibration, cost."""
+    rows = []
+    for name, value in _values(result).items():
+        worst = min(value.per_class, key=lambda key: value.per_class[key])
+        rows.append(
+            {
+                "images": name,
+                "worst class": f"{worst} {_percent(value.per_class[worst])}",
+                "calibration": _percent(value.calibration_error),
+                "ms a draw": f"{1000 * value.seconds_a_prediction:.2f}",
+                "gradients": f"{value.gradients:.0f}" if value.gradients else "",
+                "seconds": f"{value.seconds:.1f}",
+            }
+        )
+    return rows
+
+
+def _values(result: Evaluation) -> dict[str, Accuracy]:
+    return {"clean": result.natural, **result.robust}
 
 
 def with_interval(value: float, interval: tuple[float, float]) -> str:
     """Return a share with its interval, in per cent."""
     low, high = interval
-    return f"{_percent(value)} ({_percent(low)} to {_percent(high)})"
+    return f"{_percent(value)} ({_percent(low)}-{_percent(high)})"
 
 
 def _percent(value: float) -> str:
