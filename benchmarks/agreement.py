@@ -1,0 +1,233 @@
+"""Our attacks beside their counterparts in other libraries, on the same robustly trained networks.
+
+``python benchmarks/agreement.py`` prints, for a network without noise over the first 1,000 test
+images of CIFAR-10, robust accuracy under each attack as every library has it; for C&W, how many
+images are fooled within which size; and for a network with noise ``strongest`` beside
+AutoAttack-rand, with the paired interval. Rivals that are not installed are left out with a word.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from enresnet.attacks import APGD, FGSM, IFGSM, PGD, AutoAttack, CarliniWagner, Strongest
+from enresnet.data import load_data
+from enresnet.evaluation import evaluate, score
+from enresnet.evaluation.statistics import paired_difference
+from enresnet.files import replacing
+from enresnet.models import load_model, seed_noise
+from enresnet.randomness import named_generator
+from speed.turns import MissingError
+
+EPSILON, STEP = 8 / 255, 2 / 255
+RESULTS = Path(__file__).parent.parent / "results" / "cifar10"
+Attack = Callable[[Tensor, Tensor], Tensor]
+
+
+def torchattacks_version(model: nn.Module, name: str) -> Attack:
+    """Return FGSM, IFGSM-20 or PGD-20 of torchattacks."""
+    try:
+        import torchattacks
+    except ImportError as error:
+        raise MissingError("torchattacks is not installed") from error
+    options = {"eps": EPSILON, "alpha": STEP, "steps": 20, "random_start": name == "pgd20"}
+    found: Attack = (
+        torchattacks.FGSM(model, eps=EPSILON)
+        if name == "fgsm"
+        else torchattacks.PGD(model, **options)
+    )
+    return found
+
+
+def foolbox_version(model: nn.Module, name: str) -> Attack:
+    """Return FGSM, IFGSM-20 or PGD-20 of foolbox."""
+    try:
+        import foolbox
+    except ImportError as error:
+        raise MissingError("foolbox is not installed") from error
+    wrapped = foolbox.PyTorchModel(model, bounds=(0, 1))
+    attack = (
+        foolbox.attacks.LinfFastGradientAttack(random_start=False)
+        if name == "fgsm"
+        else foolbox.attacks.LinfPGD(abs_stepsize=STEP, steps=20, random_start=name == "pgd20")
+    )
+    return lambda images, labels: attack.run(wrapped, images, labels, epsilon=EPSILON)
+
+
+def autoattack_version(model: nn.Module, name: str) -> Attack:
+    """Return APGD of AutoAttack, with one start."""
+    try:
+        from pyautoattack.autopgd_base import APGDAttack, APGDAttack_targeted
+    except ImportError as error:
+        raise MissingError("pyautoattack is not installed") from error
+    options: dict[str, Any] = {
+        "n_iter": 100,
+        "n_restarts": 1,
+        "norm": "Linf",
+        "eps": EPSILON,
+        "seed": 0,
+        "device": "cpu",
+    }
+    if name == "apgd100_t":
+        attack = APGDAttack_targeted(model, **options)
+        attack.n_target_classes = 9
+    else:
+        attack = APGDAttack(model, loss="dlr" if name == "apgd100_dlr" else "ce", **options)
+    found: Attack = attack.perturb
+    return found
+
+
+OURS = {
+    "fgsm": lambda: FGSM(epsilon=EPSILON),
+    "ifgsm20": lambda: IFGSM(epsilon=EPSILON, step_size=STEP),
+    "pgd20": lambda: PGD(epsilon=EPSILON, step_size=STEP, generator=named_generator(0, "pgd")),
+    "apgd100": lambda: APGD(epsilon=EPSILON, generator=named_generator(0, "apgd")),
+    "apgd100_dlr": lambda: APGD(epsilon=EPSILON, loss="dlr", generator=named_generator(0, "apgd")),
+    "apgd100_t": lambda: APGD(
+        epsilon=EPSILON, loss="targeted_dlr", generator=named_generator(0, "apgd")
+    ),
+}
+THEIRS = {
+    "fgsm": {"torchattacks": torchattacks_version, "foolbox": foolbox_version},
+    "ifgsm20": {"torchattacks": torchattacks_version, "foolbox": foolbox_version},
+    "pgd20": {"torchattacks": torchattacks_version, "foolbox": foolbox_version},
+    "apgd100": {"AutoAttack": autoattack_version},
+    "apgd100_dlr": {"AutoAttack": autoattack_version},
+    "apgd100_t": {"AutoAttack": autoattack_version},
+}
+
+
+def attacked(attack: Attack, images: Tensor, labels: Tensor) -> tuple[Tensor, float]:
+    """Return the images of an attack, made batch by batch, and the seconds it took."""
+    start = time.monotonic()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        parts = [
+            attack(images[i : i + 128], labels[i : i + 128]) for i in range(0, len(images), 128)
+        ]
+    return torch.cat(parts).clamp(0, 1).detach(), time.monotonic() - start
+
+
+def deterministic(model: nn.Module, images: Tensor, labels: Tensor, names: list[str]) -> Any:
+    """Print and return robust accuracies of a network without noise, library by library."""
+    rows = {}
+    for name in names:
+        own = OURS[name]()
+        versions: dict[str, Attack] = {"ours": lambda x, y, a=own: a(model, x, y)}
+        for library, version in THEIRS[name].items():
+            try:
+                versions[library] = version(model, name)
+            except MissingError as missing:
+                print(f"{name}: {missing}")
+        row = {}
+        for library, attack in versions.items():
+            found, seconds = attacked(attack, images, labels)
+            accuracy = 100 * float(score(model, found, labels).mean())
+            row[library] = {"accuracy": accuracy, "seconds": seconds}
+        rows[name] = row
+        text = ", ".join(
+            f"{k} {v['accuracy']:.2f} % ({v['seconds']:.0f} s)" for k, v in row.items()
+        )
+        print(f"{name}: {text}", flush=True)
+    return rows
+
+
+def carlini_wagner(model: nn.Module, images: Tensor, labels: Tensor) -> Any:
+    """Print and return the share of images fooled within several sizes, ours and ART's."""
+    try:
+        from art.attacks.evasion import CarliniLInfMethod
+        from art.estimators.classification import PyTorchClassifier
+    except ImportError:
+        print("cw: adversarial-robustness-toolbox is not installed")
+        return {}
+    classifier = PyTorchClassifier(
+        model,
+        loss=nn.CrossEntropyLoss(),
+        input_shape=tuple(images.shape[1:]),
+        nb_classes=10,
+        clip_values=(0.0, 1.0),
+        device_type="cpu",
+    )
+    theirs = CarliniLInfMethod(
+        classifier,
+        initial_const=10,
+        largest_const=10.1,
+        decrease_factor=1e-3,
+        max_iter=50,
+        learning_rate=6e-4,
+        verbose=False,
+    )
+    found = {
+        "ours": CarliniWagner()(model, images, labels),
+        "ART": torch.from_numpy(theirs.generate(images.numpy(), labels.numpy())),
+    }
+    rows = {}
+    for library, result in found.items():
+        size = (result - images).abs().flatten(1).amax(dim=1) * 255
+        fooled = score(model, result, labels) < 0.5
+        rows[library] = {
+            str(bound): 100 * float((fooled & (size <= bound + 1e-3)).float().mean())
+            for bound in (0, 1, 2, 3, 4, 8)
+        }
+        text = ", ".join(f"{share:.1f} % within {bound}" for bound, share in rows[library].items())
+        print(f"cw, {library}: fooled {text} grey levels", flush=True)
+    return rows
+
+
+def randomised(model: nn.Module, images: Tensor, labels: Tensor) -> Any:
+    """Print and return strongest beside AutoAttack-rand, both scored over fresh draws."""
+    strongest = Strongest(epsilon=EPSILON, generator=named_generator(0, "strongest"))
+    rand = AutoAttack(epsilon=EPSILON, version="rand", generator=named_generator(0, "autoattack"))
+    result = evaluate(model, (images, labels), [strongest, rand], draws=20, seed=0)
+    ours, theirs = result.robust["strongest"], result.robust["autoattack_rand"]
+    mean, low, high = (100 * value for value in paired_difference(ours.scores, theirs.scores))
+    assert theirs.claimed is not None
+    print(
+        f"strongest: {100 * ours.accuracy:.2f} % with {ours.gradients:.0f} gradients an image, "
+        f"{ours.seconds:.0f} s\n"
+        f"AutoAttack-rand: {100 * theirs.accuracy:.2f} % over fresh draws, "
+        f"{100 * theirs.claimed:.2f} % as it claims, {theirs.seconds:.0f} s\n"
+        f"strongest - AutoAttack-rand: {mean:+.2f} points ({low:+.2f} to {high:+.2f})"
+    )
+    return {**result.to_json(), "difference": [mean, low, high]}
+
+
+def main(
+    plain: Path = RESULTS / "resnet20" / "best.safetensors",
+    noisy: Path = RESULTS / "en1_resnet20" / "best.safetensors",
+    images: int = 1000,
+    noisy_images: int = 500,
+    cw_images: int = 64,
+    only: tuple[str, ...] = (*OURS, "cw", "strongest"),
+    json_file: Path | None = None,
+) -> None:
+    """Print all comparisons."""
+    pixels, labels = load_data("cifar10").test.batch(slice(images))
+    found: dict[str, Any] = {}
+    if names := [name for name in only if name in OURS]:
+        found |= deterministic(load_model(plain), pixels, labels, names)
+    if "cw" in only:
+        found["cw"] = carlini_wagner(load_model(plain), pixels[:cw_images], labels[:cw_images])
+    if "strongest" in only:
+        model = load_model(noisy)
+        seed_noise(model, named_generator(0, "noise"))
+        found["strongest"] = randomised(model, pixels[:noisy_images], labels[:noisy_images])
+    if json_file is not None:
+        with replacing(json_file) as temporary:
+            temporary.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
