@@ -462,14 +462,14 @@ class TestInterruption:
         assert facts["progress"]["step"] in (3, 4)
 
     def test_validation_does_not_keep_anyone_waiting(self, tmp_path, monkeypatch):
-        from enresnet.training import trainer as trainer_module
+        from enresnet.training import validation as validation_module
 
         def long(*_, **__):
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(0.1)
             raise AssertionError("went on")
 
-        monkeypatch.setattr(trainer_module, "evaluate", long)
+        monkeypatch.setattr(validation_module, "evaluate", long)
         with pytest.raises(InterruptedTrainingError):
             train(self.config, tmp_path / "run", checkpoint_every=0)
         monkeypatch.undo()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from enresnet.drawing import COLOURS, blank, plain
-from enresnet.training.trainer import Epoch
+from enresnet.training.standing import Epoch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

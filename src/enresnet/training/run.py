@@ -34,7 +34,7 @@ from enresnet.randomness import named_generator
 from enresnet.training.checkpoint import checkpoints
 from enresnet.training.engine import PRECISIONS
 from enresnet.training.recipe import Recipe, recipe_from
-from enresnet.training.trainer import Epoch
+from enresnet.training.standing import Epoch
 
 CHECKPOINTS = ("best", "last")
 LOCK = ".lock"

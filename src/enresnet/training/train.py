@@ -23,7 +23,8 @@ from enresnet.training.interruption import (
 )
 from enresnet.training.memory import networks_of
 from enresnet.training.run import Run, RunConfig
-from enresnet.training.trainer import ADVICE, Epoch, Step, Trainer
+from enresnet.training.standing import Epoch, Step
+from enresnet.training.trainer import ADVICE, Trainer
 from enresnet.training.watcher import Picture, TensorBoard, Watcher
 
 SHORTEST = 10.0  # seconds between two checkpoints, unless told

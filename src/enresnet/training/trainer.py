@@ -11,14 +11,14 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from enresnet.data import DataSet
-from enresnet.evaluation import evaluate, score
+from enresnet.evaluation import score
 from enresnet.models.noise import NoiseStream, share_stream
 from enresnet.randomness import named_generator, named_seed
 from enresnet.training.averaging import WeightAverage
@@ -28,69 +28,20 @@ from enresnet.training.engine import Engine
 from enresnet.training.guard import CollapseGuard
 from enresnet.training.joint import LearnedWeights, compensate
 from enresnet.training.memory import choose_memory
-from enresnet.training.objectives import OBJECTIVES, Objective, training_attack
+from enresnet.training.objectives import OBJECTIVES, Objective
 from enresnet.training.recipe import Recipe
 from enresnet.training.schedule import one_cycle_rate, step_rate
+from enresnet.training.standing import Epoch, Progress, Step
+from enresnet.training.state import (
+    load_network_tensors,
+    network_tensors,
+    prefixed,
+    without_prefix,
+)
+from enresnet.training.validation import validate
 
 ADVICE = "start another run with a smaller learning_rate"
 GLANCE = 20  # steps between two looks at the natural accuracy of a batch
-
-
-@dataclass(frozen=True)
-class Step:
-    """Where training stands after a step, over all processes; accuracies on the last batch."""
-
-    epoch: int
-    step: int  # within the epoch, from 1
-    steps: int  # of the epoch
-    images: int  # of this step
-    loss: float
-    learning_rate: float
-    natural: float | None  # of the last batch that was looked at
-    robust: float | None
-    stop: int = 0  # the signal by which some process was asked to end
-
-    @property
-    def closes_epoch(self) -> bool:
-        """Whether a validation comes next."""
-        return self.step == self.steps
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """What one epoch brought. Accuracies in training are on the images trained on."""
-
-    epoch: int
-    learning_rate: float  # at the end
-    train_loss: float
-    train_natural: float | None  # on every 20th batch, for robust objectives
-    train_robust: float | None
-    validation_natural: float | None  # None: not validated
-    validation_robust: float | None
-    images_per_second: float
-    seconds: float
-    weights: str = ""  # of the parts, where they are learned
-    note: str = ""  # what else happened
-
-    @property
-    def score(self) -> float | None:
-        """What the best network is chosen by: robust accuracy where there is one."""
-        robust = self.validation_robust
-        return self.validation_natural if robust is None else robust
-
-
-@dataclass
-class Progress:
-    """Where the loop stands, and what it has summed up in the epoch at hand."""
-
-    epoch: int = 0  # whole epochs done
-    step: int = 0  # steps done of the next
-    seconds: float = 0.0
-    loss: float = 0.0
-    right: float = 0.0
-    images: float = 0.0
-    natural_right: float = 0.0
-    natural_images: float = 0.0
 
 
 class Trainer:
@@ -187,7 +138,7 @@ class Trainer:
         """Return all tensors that decide how the training goes on."""
         guarded = {} if self._guard is None else self._guard.tensors()
         gathered = {} if self._weights is None else {"weights": self._weights.gathered}
-        return {**self._network_tensors(), **_prefixed("guard", guarded), **gathered}
+        return {**self._network(), **prefixed("guard", guarded), **gathered}
 
     def facts(self) -> dict[str, Any]:
         """Return the rest of what decides how the training goes on, as plain JSON."""
@@ -206,42 +157,24 @@ class Trainer:
                 f"the run was trained by {facts['processes']} processes and cannot go on with "
                 f"{self.engine.processes}: its batches would be others"
             )
-        self._load_network(tensors)
+        load_network_tensors(tensors, self.model, self._averaged, self._optimiser)
         if self._guard is not None:
             if facts["guard"] is None:
                 self._go_on_with_pgd()
             else:
-                self._guard.restore_state(_without_prefix("guard", tensors), facts["guard"])
+                self._guard.restore_state(without_prefix("guard", tensors), facts["guard"])
         if self._weights is not None:
             self._weights.gathered.copy_(tensors["weights"])
         self.engine.load_precision_state(facts["precision"])
         self.progress = Progress(**facts["progress"])
         self._natural = facts["natural"]
 
-    def _network_tensors(self) -> dict[str, Tensor]:
-        momenta = {
-            name: self._optimiser.state[parameter]["momentum_buffer"]
-            for name, parameter in self.model.named_parameters()
-            if self._optimiser.state.get(parameter, {}).get("momentum_buffer") is not None
-        }
-        average = {} if self._average is None else self._average.model.state_dict()
-        return {
-            **_prefixed("model", self.model.state_dict()),
-            **_prefixed("average", average),
-            **_prefixed("momentum", momenta),
-        }
+    def _network(self) -> dict[str, Tensor]:
+        return network_tensors(self.model, self._averaged, self._optimiser)
 
-    def _load_network(self, tensors: dict[str, Tensor]) -> None:
-        self.model.load_state_dict(_without_prefix("model", tensors))
-        if self._average is not None:
-            self._average.model.load_state_dict(_without_prefix("average", tensors))
-        momenta = _without_prefix("momentum", tensors)
-        self._optimiser.state.clear()
-        for name, parameter in self.model.named_parameters():
-            if name in momenta:
-                # In the weight's own memory format, which fused SGD counts on.
-                momentum = torch.empty_like(parameter, requires_grad=False).copy_(momenta[name])
-                self._optimiser.state[parameter]["momentum_buffer"] = momentum
+    @property
+    def _averaged(self) -> nn.Module | None:
+        return None if self._average is None else self._average.model
 
     @property
     def _step_size(self) -> int:
@@ -431,9 +364,9 @@ class Trainer:
         with self.engine.autocast():
             happened = self._guard.collapsed(self.model, self.engine)
         if happened is None:
-            self._guard.keep(self._network_tensors())
+            self._guard.keep(self._network())
             return ""
-        self._load_network(self._guard.tensors())
+        load_network_tensors(self._guard.tensors(), self.model, self._averaged, self._optimiser)
         self._go_on_with_pgd()
         return f"{happened}; back to the last good epoch, and on with PGD-2"
 
@@ -444,42 +377,23 @@ class Trainer:
         self.objective = self._loss.objective = OBJECTIVES["pgd"](safer, self._attack)
 
     def _validate(self) -> tuple[float | None, float | None]:
-        """Return natural accuracy and, for robust objectives, accuracy under the same attack.
-
-        The same random starts every time, so that epochs can be compared. Each process takes its
-        share of the images.
-        """
+        """Return natural accuracy and, for robust objectives, that under attack, if it is time."""
         epoch, recipe = self.progress.epoch, self.recipe
         last = epoch + 1 == recipe.epochs
         if not last and epoch + 1 < recipe.validate_from * recipe.epochs:
             return None, None
-        where = f"{epoch} {self.engine.rank}"
-        stream = NoiseStream(named_generator(self._seed, f"validation noise {where}"))
         before = self._noise
-        share_stream(self.result, stream)
-        images = self.data.validation.first(recipe.validation_images)
-        own = share_of(len(images), self.engine)
-        attack = training_attack(
-            recipe, named_generator(self._seed, f"validation attack {self.engine.rank}")
+        found = validate(
+            self.result,
+            self.data.validation,
+            recipe,
+            engine=self.engine,
+            seed=self._seed,
+            epoch=epoch,
+            robust=self.objective.robust,
         )
-        right = torch.zeros(2, dtype=torch.float64, device=self.engine.device)
-        if own.stop > own.start:
-            with self.engine.autocast():
-                result = evaluate(
-                    self.result,
-                    images.subset(own),
-                    [attack] if self.objective.robust else [],
-                    draws=1,
-                    batch_size=recipe.batch_size,
-                    warn=False,
-                    progress=False,
-                )
-            right[0] = result.natural.scores.sum()
-            if self.objective.robust:
-                right[1] = result.robust[attack.name].scores.sum()
         share_stream(self.model, before)
-        natural, robust = (self.engine.sum_over_processes(right) / len(images)).tolist()
-        return natural, robust if self.objective.robust else None
+        return found
 
 
 class _Batch:
@@ -499,16 +413,3 @@ class _Loss(nn.Module):
     def forward(self, batch: _Batch) -> tuple[Tensor, Tensor]:
         """Return the mean loss and the logits of the crafted images."""
         return self.objective.loss(self.model, batch.images, batch.crafted, batch.labels)
-
-
-def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {f"{prefix}/{name}": tensor for name, tensor in tensors.items()}
-
-
-def _without_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    start = f"{prefix}/"
-    return {
-        name.removeprefix(start): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(start)
-    }

@@ -10,7 +10,8 @@ from enresnet.drawing import as_png
 from enresnet.files import replacing
 from enresnet.training.curves import draw_curves
 from enresnet.training.run import Run
-from enresnet.training.trainer import Epoch, Step, Trainer
+from enresnet.training.standing import Epoch, Step
+from enresnet.training.trainer import Trainer
 
 
 class Watcher:

@@ -1,0 +1,62 @@
+"""Where a training stands: after a step, after an epoch, and in the midst of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where training stands after a step, over all processes; accuracies on the last batch."""
+
+    epoch: int
+    step: int  # within the epoch, from 1
+    steps: int  # of the epoch
+    images: int  # of this step
+    loss: float
+    learning_rate: float
+    natural: float | None  # of the last batch that was looked at
+    robust: float | None
+    stop: int = 0  # the signal by which some process was asked to end
+
+    @property
+    def closes_epoch(self) -> bool:
+        """Whether a validation comes next."""
+        return self.step == self.steps
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch brought. Accuracies in training are on the images trained on."""
+
+    epoch: int
+    learning_rate: float  # at the end
+    train_loss: float
+    train_natural: float | None  # on every 20th batch, for robust objectives
+    train_robust: float | None
+    validation_natural: float | None  # None: not validated
+    validation_robust: float | None
+    images_per_second: float
+    seconds: float
+    weights: str = ""  # of the parts, where they are learned
+    note: str = ""  # what else happened
+
+    @property
+    def score(self) -> float | None:
+        """What the best network is chosen by: robust accuracy where there is one."""
+        robust = self.validation_robust
+        return self.validation_natural if robust is None else robust
+
+
+@dataclass
+class Progress:
+    """Where the loop stands, and what it has summed up in the epoch at hand."""
+
+    epoch: int = 0  # whole epochs done
+    step: int = 0  # steps done of the next
+    seconds: float = 0.0
+    loss: float = 0.0
+    right: float = 0.0
+    images: float = 0.0
+    natural_right: float = 0.0
+    natural_images: float = 0.0
