@@ -58,7 +58,7 @@ def command(
         subject.model,
         images,
         epsilon=subject.epsilon if epsilon is None else epsilon,
-        eot=eot or subject.usual_eot(),
+        eot=eot or subject.usual_eot(images),
         draws=draws,
         limit=limit,
         batch_size=batch_size,

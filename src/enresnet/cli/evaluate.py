@@ -88,7 +88,7 @@ def command(
         raise ValueError("--png is for --save: it says how the attacked images are kept")
     subject = open_subject(model, checkpoint=checkpoint, out=out)
     name, images = subject.images(data)
-    eot = eot or subject.usual_eot()
+    eot = eot or subject.usual_eot(images)
     if epsilon is None:
         epsilon = subject.epsilon
     elif any("_l2" in attack for attack in attacks):

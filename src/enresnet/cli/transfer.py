@@ -65,7 +65,7 @@ def command(
     first = next(iter(targets.values()))
     name, images = first.images(data)
     radius = first.epsilon if epsilon is None else epsilon
-    draws_of_gradient = eot or max(subject.usual_eot() for subject in oracles.values())
+    draws_of_gradient = eot or max(subject.usual_eot(images) for subject in oracles.values())
     chosen = [attack_at(n, radius, eot=draws_of_gradient, seed=seed) for n in attacks]
     engine = Engine(devices=devices)
     engine.launch()
