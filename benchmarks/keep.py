@@ -2,8 +2,8 @@
 
     python benchmarks/keep.py RUN results/cifar10/resnet20
 
-The folder is a run like any other for ``enresnet evaluate``, ``transfer`` and ``diagnose``; it cannot
-be trained on.
+The folder is a run like any other for ``enresnet evaluate``, ``transfer`` and ``diagnose``; it
+cannot be trained on.
 """
 
 from __future__ import annotations
