@@ -35,7 +35,7 @@ test-all: $(STAMP)
 	$(BIN)/python -m pytest -m ''
 
 bench: $(STAMP)
-	$(PIP) '.[bench]'
+	$(PIP) --editable '.[dev,bench]'
 	$(BIN)/enresnet benchmark --json benchmarks/results.json --picture docs/images/growth.png
 
 lint: $(STAMP)

@@ -2,14 +2,18 @@
 
 import subprocess
 import sys
+import types
 
 import pytest
 import torch
 
 from enresnet import native
 from enresnet.attacks import FGSM, IFGSM, PGD
+from enresnet.attacks.base import Batch
+from enresnet.attacks.precision import is_deterministic, keeps_apart, our_network
 from enresnet.models import (
     Ensemble,
+    NoiseInjection,
     create_model,
     inject_noise,
     load_model,
@@ -20,7 +24,7 @@ from enresnet.models import (
 )
 from enresnet.models import noise as noise_module
 from enresnet.models.folded import Folded, folded
-from enresnet.models.noise import NoiseStream
+from enresnet.models.noise import NoiseStream, noise_modules
 from problems import random_problem, seeded
 
 needs_loops = pytest.mark.skipif(native.library() is None, reason="needs a C compiler")
@@ -128,16 +132,28 @@ def test_no_run_of_values_comes_again():
 @needs_loops
 @pytest.mark.slow
 def test_no_run_of_values_comes_again_over_a_hundred_million():
+    """At any distance: of all runs of four, those whose hash ends in one of eight ways are kept."""
     stream, seen = NoiseStream(seeded()), []
-    for _ in range(48):
+    for number in range(49):
         draws = stream.normal_like(torch.empty(128, 16384)).flatten()
-        pairs = draws.view(torch.int32).to(torch.int64).view(-1, 4) & 0xFFFFFFFF
-        seen.append(
-            (pairs * torch.tensor([6364136223846793005, 14426950408889634, 39355590003, 1])).sum(1)
-        )
+        if number == 0:
+            first = draws
+        seen.append(some_hashes(draws))
     codes = torch.cat(seen)
-    assert 4 * len(codes) > 1e8
+    assert 49 * 128 * 16384 > 1e8
+    assert len(codes) > 1e7
     assert len(codes.unique()) == len(codes)
+    for offset in (1, 2, 3, 4):  # a pool used again would be seen
+        again = torch.cat([some_hashes(first), some_hashes(first[offset : offset + 2**19])])
+        assert len(again) - len(again.unique()) > 2**19 / 8 * 0.9
+
+
+def some_hashes(draws):
+    """Return the hashes of an eighth of all runs of four values, wherever they start."""
+    codes = draws.view(torch.int32).to(torch.int64) & 0xFFFFFFFF
+    windows = torch.stack([codes[i : len(codes) - 3 + i] for i in range(4)])
+    hashes = (windows * MULTIPLIERS[:, None]).sum(dim=0)
+    return hashes[(hashes >> 40) % 8 == 0]
 
 
 @needs_loops
@@ -349,12 +365,9 @@ def test_examples_that_are_fooled_are_not_started_again():
     labels[:16] = model(images[:16]).argmax(dim=1)
     seen, fooled = {}, {}
     for kind in ("ours", "any"):
-        sizes = []
-        hook = model.register_forward_pre_hook(lambda _, x, s=sizes: s.append(len(x[0])))
         attack = PGD(epsilon=1 / 255, steps=3, restarts=4, precision="32", generator=seeded())
         attacked = attack(model if kind == "ours" else lambda x: model(x), images, labels)
-        hook.remove()
-        seen[kind] = sum(sizes)
+        seen[kind] = attack.spent[1]
         fooled[kind] = model(attacked).argmax(dim=1) != labels
     assert torch.equal(fooled["ours"], fooled["any"])
     assert seen["ours"] < seen["any"]
@@ -404,3 +417,152 @@ def test_shared_draws_have_the_gradient_of_separate_ones(monkeypatch):
     same = (found[True, 0] - found[True, 1]).norm(dim=1)
     across = (found[True, 0] - found[False, 0]).norm(dim=1)
     assert (across < 2 * same + 0.02).all()
+
+
+class TestWhoIsOurs:
+    """Shortcuts are for our own networks, as we made them: anything else is called as it is."""
+
+    def ensemble(self):
+        return create_model("en2_resnet8", generator=seeded()).eval()
+
+    def others(self):
+        class Turned(Ensemble):
+            def forward(self, images):
+                return super().forward(1 - images)
+
+        subclass = Turned(list(self.ensemble().members)).eval()
+        patched = self.ensemble()
+        patched.forward = lambda images: Ensemble.forward(patched, 1 - images)
+        owner = self.ensemble()
+        method = types.MethodType(lambda self, images: self.forward(1 - images), owner)
+        return {"subclass": subclass, "patched": patched, "method": method}
+
+    @pytest.mark.parametrize("kind", ["subclass", "patched", "method"])
+    def test_several_draws_attack_the_same_model_as_one(self, kind):
+        images, labels = random_problem((3, 3, 16, 16), classes=10)
+        model = self.others()[kind]
+        for place in noise_modules(getattr(model, "__self__", model)):
+            place.noise = 0.0
+        one, two = (FGSM(eot=eot, precision="32")(model, images, labels) for eot in (1, 2))
+        assert (one != two).float().mean() < 0.01
+        assert our_network(model) is None
+
+    def test_hooks_and_training_make_it_another(self):
+        model = create_model("resnet8", generator=seeded()).eval()
+        assert is_deterministic(model)
+        assert is_deterministic(model.forward)
+        assert keeps_apart(model)
+        for register in (
+            model.register_forward_pre_hook,
+            model.register_full_backward_hook,
+            model.stages.register_full_backward_pre_hook,
+        ):
+            hook = register(lambda *_: None)
+            assert not is_deterministic(model)
+            assert not keeps_apart(model)
+            hook.remove()
+        model.train()
+        assert not is_deterministic(model)
+        assert not keeps_apart(model)
+
+
+class TestChanges:
+    """A fold is of the weights that are there, however they were changed."""
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda m: [p.data.mul_(1.5) for p in m.parameters()],
+            lambda m: next(m.parameters()).data.neg_(),
+            lambda m: next(m.parameters()).detach().numpy().__imul__(2),
+            lambda m: next(b for n, b in m.named_buffers() if "mean" in n).data.add_(1),
+            lambda m: setattr(m.stages[0][0].bn1, "eps", 1.0),
+        ],
+    )
+    def test_they_are_noticed(self, change):
+        images, _ = random_problem((2, 3, 16, 16))
+        model = create_model("resnet8", generator=seeded()).eval().requires_grad_(False)
+        before = model(images)
+        change(model)
+        after = model(images)
+        assert not torch.equal(before, after)
+        torch.testing.assert_close(after, model.requires_grad_(True)(images), rtol=1e-3, atol=1e-4)
+
+    def test_noise_that_is_replaced(self):
+        images, _ = random_problem((2, 3, 16, 16))
+        model = create_model("en1_resnet8", generator=seeded()).eval().requires_grad_(False)
+        model(images)
+        for member in model.members:
+            for block in member.all_blocks():
+                block.noise = NoiseInjection(0.0).eval()
+        assert torch.equal(model(images), model(images))
+
+    def test_between_forward_and_backward(self):
+        """The gradient is that of the weights at the time of the forward pass."""
+        images, _ = random_problem((2, 3, 16, 16))
+        model = create_model("resnet8", generator=seeded()).eval().requires_grad_(False)
+        leaf = images.clone().requires_grad_()
+        (expected,) = torch.autograd.grad(model(leaf).square().sum(), leaf)
+        loss = model(leaf).square().sum()
+        for parameter in model.parameters():
+            parameter.mul_(2)
+        (found,) = torch.autograd.grad(loss, leaf)
+        assert torch.equal(found, expected)
+
+    def test_layers_of_another_making_are_not_folded(self):
+        images, _ = random_problem((2, 3, 16, 16))
+        for stem in (
+            torch.nn.Conv2d(3, 16, 3, padding=1),
+            torch.nn.Conv2d(3, 16, 3, padding=1, bias=False, padding_mode="reflect"),
+            torch.nn.Conv2d(3, 16, 3, padding=2, bias=False, dilation=2),
+        ):
+            model = create_model("resnet8", generator=seeded())
+            model.stem = stem
+            model.eval().requires_grad_(False)
+            folded_logits = model(images)
+            torch.testing.assert_close(
+                folded_logits, model.requires_grad_(True)(images), rtol=1e-3, atol=1e-4
+            )
+
+    @pytest.mark.parametrize("std_over", ["example", "batch"])
+    def test_inference_mode_leaves_nothing_behind(self, std_over):
+        images, labels = random_problem((2, 3, 16, 16), classes=10)
+        model = create_model("en1_resnet8", std_over=std_over, generator=seeded())
+        model.eval().requires_grad_(False)
+        with torch.inference_mode():
+            model(images)
+        IFGSM(steps=2, precision="32")(model, images, labels)
+
+
+def test_torch_may_look_on():
+    """Fake tensors and function transforms meet the network unfolded."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    images, _ = random_problem((2, 3, 16, 16))
+    model = create_model("resnet8", generator=seeded()).eval().requires_grad_(False)
+    expected = model(images)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        assert model(mode.from_tensor(images)).shape == (2, 10)
+    slope = torch.func.grad(lambda x: model(x).sum())(images)
+    leaf = images.clone().requires_grad_()
+    (plain,) = torch.autograd.grad(model(leaf).sum(), leaf)
+    torch.testing.assert_close(slope, plain, rtol=1e-2, atol=1e-4)
+    torch.testing.assert_close(model(images), expected)
+
+
+def test_many_draws_do_not_stall_in_bfloat16(monkeypatch):
+    """The mean over many draws has the length of the mean over few."""
+    images, labels = random_problem((2, 3, 16, 16), classes=10)
+    model = create_model("en1_resnet8", noise=0.01, generator=seeded()).eval()
+    monkeypatch.setattr("enresnet.attacks.base.TOGETHER", 1)
+    sizes = []
+    for eot in (2, 600):
+        seen = []
+        original = Batch._finite
+        monkeypatch.setattr(
+            Batch, "_finite", lambda self, g, o=original, s=seen: s.append(g.norm()) or o(self, g)
+        )
+        FGSM(eot=eot, precision="bf16")(model, images, labels)
+        monkeypatch.setattr(Batch, "_finite", original)
+        sizes.append(float(seen[0]))
+    assert sizes[1] == pytest.approx(sizes[0], rel=0.1)

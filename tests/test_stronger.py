@@ -86,7 +86,7 @@ def test_it_is_stronger_than_pgd_of_the_same_length(trained):
             }.items()
         }
     assert found["targeted"] <= found["apgd"] + 0.02
-    assert found["apgd"] <= found["ifgsm"] + 0.02
+    assert found["apgd"] <= found["ifgsm"] + 0.03
     assert found["ifgsm"] < found["noise"]
     assert found["square"] < found["noise"]
 

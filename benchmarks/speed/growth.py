@@ -63,8 +63,11 @@ def _grow(cases: dict[int, tuple[str, int]], setting: Setting) -> list[dict[str,
 def _memory(model: str, batch: int) -> float:
     """Return by how many megabytes a step raises the peak of a fresh process."""
     os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"  # freed blocks go back at once
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_peak, (model, batch))
+    try:
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            return pool.apply(_peak, (model, batch))
+    finally:
+        del os.environ["MALLOC_MMAP_THRESHOLD_"]
 
 
 def _peak(model: str, batch: int) -> float:

@@ -27,4 +27,6 @@ def keep_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):  # another C library
         return False
-    return bool(mallopt(M_MMAP_THRESHOLD, GIGABYTE) and mallopt(M_TRIM_THRESHOLD, 2 * GIGABYTE - 1))
+    wanted = ((M_MMAP_THRESHOLD, GIGABYTE), (M_TRIM_THRESHOLD, 2 * GIGABYTE - 1))
+    taken = [mallopt(*setting) for setting in wanted]  # older libraries refuse the first
+    return all(taken)

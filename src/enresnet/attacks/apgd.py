@@ -74,7 +74,7 @@ class APGD(PGD):
 
     def _passes(self) -> int:
         ranked = self.eot if self.loss == "targeted_dlr" else 0
-        return self._tries() * (self.steps + 1) * self.eot + ranked
+        return self._tries() * (self.steps + 2) * self.eot + ranked
 
     def _perturb(self, batch: Batch) -> Tensor:
         goals: list[Tensor | None] = [None]
@@ -87,11 +87,14 @@ class APGD(PGD):
                 # One that fools a deterministic model is not tried again.
                 again = ~worst.settled if batch.deterministic else torch.ones_like(worst.settled)
                 rows = again.nonzero().squeeze(1)
-                batch.classifier.skip((self.steps + 1) * self.eot * (len(again) - len(rows)))
+                batch.classifier.skip((self.steps + 2) * self.eot * (len(again) - len(rows)))
                 if len(rows):
                     part = batch.rows(rows)
                     aim = None if goal is None else goal[rows]
-                    worst.offer(rows, *self._search(part, aim, number))
+                    point, fooled, loss = self._search(part, aim, number)
+                    if batch.reduced:  # who is lost is not for bfloat16 to say
+                        fooled, loss = part.judge(point)
+                    worst.offer(rows, point, fooled.to(rows.device), loss.to(rows.device))
                 number += 1
         return worst.point
 

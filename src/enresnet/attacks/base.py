@@ -303,11 +303,17 @@ def shared_gradient(batch: Batch, loss: Loss, point: Tensor) -> Tensor | None:
         logits = batch.classifier.checked(module.after_noise(several), draws * len(point))
         losses = [loss(one).sum() for one in logits.split(len(point))]
         gradients = torch.autograd.grad(torch.stack(losses).sum(), starts)
+        # In float32: a long sum of bfloat16 numbers stops growing.
         for total, gradient in zip(totals, gradients, strict=bool(totals)):
             total += gradient
-        totals = totals or list(gradients)
-    (result,) = torch.autograd.grad(shared, leaf, totals)
-    return result / batch.eot
+        totals = totals or [_at_least_float32(gradient) for gradient in gradients]
+    means = [(t / batch.eot).to(s.dtype) for t, s in zip(totals, starts, strict=True)]
+    (result,) = torch.autograd.grad(shared, leaf, means)
+    return result
+
+
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def check_model_and_images(model: object, images: object, labels: object) -> None:

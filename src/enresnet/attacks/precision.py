@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from enresnet.attacks.gradient import Model, module_of
+from enresnet.attacks.gradient import Model
 from enresnet.models import Ensemble, ResNet
 from enresnet.models.noise import noise_modules
 
@@ -24,16 +24,37 @@ def wants_bfloat16(model: Model, images: Tensor, precision: str) -> bool:
     """Return whether the gradients of ``model`` at float32 images are to be reduced."""
     if images.dtype != torch.float32 or torch.is_autocast_enabled(images.device.type):
         return False  # chosen already
-    module = module_of(model)
-    suits = module is not None and is_ours(module) and fast_bfloat16(images.device)
+    suits = our_network(model) is not None and fast_bfloat16(images.device)
     return precision == "bf16" or (precision == "auto" and suits)
 
 
-def is_ours(module: nn.Module) -> bool:
-    """Return whether a model is made of our networks alone."""
-    if isinstance(module, Ensemble):
-        return all(is_ours(member) for member in module.members)
-    return isinstance(module, ResNet)
+def our_network(model: Model) -> ResNet | Ensemble | None:
+    """Return the network that a model is, if it is one of ours, as we made it.
+
+    A subclass, a method of its own or a hook may do anything, so those are other people's models.
+    """
+    owner = getattr(model, "__self__", model)
+    plain = owner is model or getattr(model, "__name__", "") in ("forward", "__call__")
+    if not plain or not isinstance(owner, ResNet | Ensemble):
+        return None
+    for part in owner.modules():
+        if "forward" in part.__dict__ or any(getattr(part, name) for name in _HOOKS):
+            return None
+    return owner if _is_ours(owner) else None
+
+
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
+
+
+def _is_ours(module: nn.Module) -> bool:
+    if type(module) is Ensemble:
+        return all(_is_ours(member) for member in module.members)
+    return type(module) is ResNet
 
 
 def keeps_apart(model: Model) -> bool:
@@ -41,23 +62,20 @@ def keeps_apart(model: Model) -> bool:
 
     And has room for more of them: a lean one is lean for want of memory.
     """
-    module = module_of(model)
-    if module is None or not is_ours(module):
+    network = our_network(model)
+    if network is None or any(part.training for part in network.modules()):  # BatchNorm joins them
         return False
-    for part in module.modules():
-        if isinstance(part, Ensemble) and part.lean:
-            return False
-        if part._forward_hooks or part._forward_pre_hooks:  # someone listens
-            return False
-    return all(place.std_over == "example" for place in noise_modules(module))
+    if any(isinstance(part, Ensemble) and part.lean for part in network.modules()):
+        return False
+    return all(place.std_over == "example" for place in noise_modules(network))
 
 
 def is_deterministic(model: Model) -> bool:
     """Return whether a model is known to answer twice the same."""
-    module = module_of(model)
-    if module is None or not is_ours(module):
+    network = our_network(model)
+    if network is None or any(part.training for part in network.modules()):
         return False
-    return all(place.noise == 0 for place in noise_modules(module))
+    return all(place.noise == 0 for place in noise_modules(network))
 
 
 def fast_bfloat16(device: torch.device) -> bool:

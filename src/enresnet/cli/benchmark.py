@@ -52,6 +52,8 @@ def command(
     missing = importlib.import_module("speed.turns").MissingError
     for key in only:
         checks.choice("only", key, speed.BENCHMARKS)
+    checks.integer("images", images, low=1)
+    checks.integer("repeats", repeats, low=1)
     setting = steps.TINY if tiny else steps.Setting(repeats=repeats, images=images)
     results: dict[str, Any] = {"machine": machine()}
     for key in only or speed.BENCHMARKS:

@@ -12,7 +12,6 @@ The folded weights are kept until a weight changes. Only the gradient of the ima
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +75,8 @@ class Folded:
         self.blocks = [self._block(block) for block in blocks]
         # the BatchNorm that each block opens with, and that of the head
         self.affines = [_affine(bn) for bn in (*(block.bn1 for block in blocks), network.bn)]
-        self.head = (network.classifier.weight.detach(), network.classifier.bias.detach())
+        # clones: a weight that changes between forward and backward must not reach in here
+        self.head = tuple(t.detach().clone() for t in network.classifier.parameters())
         self._by_hand = ByHand(self)
 
     @torch.no_grad()
@@ -100,7 +100,7 @@ class Folded:
         if after is not None:
             scale, shift = after
             weight, bias = weight * scale.view(-1, 1, 1, 1), shift.to(self._dtype)
-        weight = weight.to(self._dtype)
+        weight = weight.to(self._dtype, copy=True)
         if self._device.type == "cpu":
             weight = weight.contiguous(memory_format=torch.channels_last)
         padding = conv.padding
@@ -145,35 +145,91 @@ def folded(network: ResNet, x: Tensor) -> Folded | None:
     It may where nothing trains and nobody listens: evaluation mode, no parameter that wants a
     gradient, no hooks on layers, layers of the plain kinds.
     """
-    if network.training or not _is_plain(network):
+    if network.training or not _is_plain(network) or native.is_watched(x):
         return None
     dtype = x.dtype
     if torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
     if dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return None
-    state, place = tuple(_state(network)), (dtype, x.device)
-    if any(kept_state != state for kept_state, _ in network.folds.values()):
-        network.folds.clear()
+    tensors, rest = _tensors(network), _rest(network)
+    for state in network.folds.values():
+        if not state.fits(tensors, rest):
+            network.folds.clear()
+            break
+    place = (dtype, x.device)
     if place not in network.folds:
-        network.folds[place] = (state, Folded(network, dtype, x.device))
-    kept: Folded = network.folds[place][1]
-    return kept
+        with torch.inference_mode(False), torch.no_grad():
+            kept = [tensor.clone() for tensor in tensors]
+            network.folds[place] = Fold(Folded(network, dtype, x.device), kept, rest)
+    return network.folds[place].folded
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A folded network, and what it was made from."""
+
+    folded: Folded
+    tensors: list[Tensor]
+    rest: tuple[Any, ...]
+
+    def fits(self, tensors: list[Tensor], rest: tuple[Any, ...]) -> bool:
+        """Return whether nothing has changed since.
+
+        By value: writes through ``.data`` and by numpy leave no other trace.
+        """
+        return (
+            rest == self.rest
+            and len(tensors) == len(self.tensors)
+            and all(
+                a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
+                for a, b in zip(tensors, self.tensors, strict=True)
+            )
+        )
+
+
+def _tensors(network: ResNet) -> list[Tensor]:
+    return [*network.parameters(), *(b for b in network.buffers() if b.is_floating_point())]
+
+
+def _rest(network: ResNet) -> tuple[Any, ...]:
+    """Return what decides beside the weights: where the noise is, and BatchNorm's small number."""
+    return tuple(
+        module.eps if isinstance(module, nn.BatchNorm2d | nn.SyncBatchNorm) else id(module)
+        for module in network.modules()
+        if isinstance(module, nn.BatchNorm2d | nn.SyncBatchNorm | NoiseInjection)
+    )
 
 
 def _is_plain(network: ResNet) -> bool:
     if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
         return False
-    if native.is_traced():
-        return False
     for module in network.modules():
-        if type(module).__name__ not in _PLAIN or module.training:
+        if type(module).__name__ not in _PLAIN or module.training or "forward" in module.__dict__:
             return False
         if module is not network and (
-            module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
+            module._forward_hooks
+            or module._forward_pre_hooks
+            or module._backward_hooks
+            or module._backward_pre_hooks
         ):
             return False
-    return not any(parameter.requires_grad for parameter in network.parameters())
+        if isinstance(module, nn.Conv2d) and not _is_plain_convolution(module):
+            return False
+        if isinstance(module, nn.Linear) and module._parameters.get("bias") is None:
+            return False
+    # One made in inference mode cannot be part of a backward pass.
+    return not any(p.requires_grad or p.is_inference() for p in network.parameters())
+
+
+def _is_plain_convolution(conv: nn.Conv2d) -> bool:
+    return (
+        conv.bias is None
+        and conv.groups == 1
+        and conv.dilation == (1, 1)
+        and conv.padding_mode == "zeros"
+        and not isinstance(conv.padding, str)
+    )
 
 
 _PLAIN = {
@@ -188,12 +244,6 @@ _PLAIN = {
     "Linear",
     "NoiseInjection",
 }
-
-
-def _state(network: ResNet) -> Iterator[tuple[int, int]]:
-    """Yield what changes when a weight does."""
-    for tensor in (*network.parameters(), *network.buffers()):
-        yield tensor.data_ptr(), tensor._version
 
 
 def _affine(bn: nn.BatchNorm2d) -> Affine:

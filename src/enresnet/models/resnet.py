@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from enresnet import checks
-from enresnet.models.folded import Folded, folded
+from enresnet.models.folded import Fold, folded
 from enresnet.models.noise import NoiseInjection, NoiseStream, noise_modules
 from enresnet.randomness import checked_generator
 
@@ -132,7 +132,7 @@ class ResNet(nn.Module):
         # Not persistent: they are hyper-parameters, kept in ``config``.
         self.register_buffer("_shift", _channel_buffer(self.mean), persistent=False)
         self.register_buffer("_scale", _channel_buffer(self.std), persistent=False)
-        self.folds: dict[Any, tuple[Any, Folded]] = {}  # see folded, by type and device
+        self.folds: dict[Any, Fold] = {}  # see folded, by type and device
         self.reset_parameters(generator)
 
     @torch.no_grad()
@@ -191,8 +191,7 @@ class ResNet(nn.Module):
     def after_noise(self, states: list[Tensor]) -> Tensor:
         """Return the logits for a fresh draw, from what :meth:`before_noise` gave; takes it."""
         state = states.pop(0)
-        fast: Folded = self.folds[state.dtype, state.device][1]
-        return fast.after_noise(state)
+        return self.folds[state.dtype, state.device].folded.after_noise(state)
 
     def _normalised(self, images: Tensor) -> Tensor:
         self._check(images)

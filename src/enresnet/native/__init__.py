@@ -49,12 +49,12 @@ _ARGUMENTS = {
 @functools.cache
 def library() -> ctypes.CDLL | None:
     """Return the compiled loops, or None where they cannot be had."""
+    keep_memory()
     if os.environ.get("ENRESNET_NATIVE") == "0":
         return None
     import torch  # first: its OpenMP is then ours too, and their threads do not fight
 
     del torch
-    keep_memory()
     try:
         path = _folder() / f"noise-{_key()}.so"
         if not path.is_file():
@@ -76,16 +76,22 @@ def supports(x: Tensor) -> bool:
     return (
         x.device.type == "cpu"
         and x.dtype in (torch.float32, torch.bfloat16)
-        and not is_traced()
+        and not is_watched(x)
         and library() is not None
     )
 
 
-def is_traced() -> bool:
-    """Return whether torch is looking at operations rather than running them."""
+def is_watched(x: Tensor) -> bool:
+    """Return whether torch is looking at operations rather than running them on plain tensors."""
     import torch
 
-    return bool(torch.compiler.is_compiling() or torch._C._get_tracing_state())
+    return bool(
+        type(x) not in (torch.Tensor, torch.nn.Parameter)
+        or torch.compiler.is_compiling()
+        or torch._C._get_tracing_state()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+    )
 
 
 def call(name: str, like: Tensor, *arguments: Any) -> None:
