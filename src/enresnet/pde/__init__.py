@@ -1,0 +1,1 @@
+"""The theory made runnable: transport, convection-diffusion, Feynman-Kac, multi-level Monte Carlo."""
