@@ -34,8 +34,8 @@ from enresnet.randomness import named_generator, named_seed
 SIGMAS = (0.0, 0.05, 0.1, 0.3)
 DATA = ("moons", "spirals")
 HALF_WIDTH = 2.0  # of the square that is drawn; all data lies inside
-BOX = 12.0
-INNER, OUTER = 3.2, 5.6  # where the cut-off begins and ends
+BOX = 16.0
+INNER, OUTER = 4.5, 7.5  # where the cut-off begins and ends
 
 
 def two_dimensional(name: str, count: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -140,11 +140,11 @@ def study_classifier(
     data: str = "moons",
     sigmas: Sequence[float] = SIGMAS,
     layers: int = 10,
-    iterations: int = 300,
+    iterations: int = 250,
     epsilon: float = 0.2,
-    draws: int = 128,
+    draws: int = 96,
     substeps: int = 4,
-    size: int = 128,
+    size: int = 160,
     seed: int = 0,
 ) -> ClassifierStudy:
     """Train a network for each sigma, attack it, and compare it with the equation.
@@ -168,7 +168,7 @@ def study_classifier(
         for sigma in values:
             generator = named_generator(seed, "flow")  # the same weights to start from
             flow = Flow(layers=layers, sigma=sigma, generator=generator)
-            residual = train(flow, points, labels, iterations=iterations)[-1]
+            residual = train(flow, points, labels, iterations=iterations, draws=2)[-1]
             advance(1, f"sigma = {sigma:g}, attacked")
             flow.requires_grad_(False)
             model = OnImages(flow, draws=16).eval()

@@ -90,20 +90,27 @@ def train(
     iterations: int = 400,
     draws: int = 4,
     learning_rate: float = 0.02,
-    decay: float = 2e-3,
+    energy: float = 0.02,
 ) -> list[float]:
     """Find the velocity of the control problem (Eq. 9) and return mean |u(x_i, 0) - y_i| over time.
 
     Cross-entropy of the mean over ``draws`` of the noise, by Adam with a rate that falls to 0.
+    ``energy`` is the price of the mean of |F|^2 along the paths: among the velocities that solve the
+    problem it prefers slow ones, which keep the points in a bounded part of the plane.
     """
     checks.integer("iterations", iterations, low=1)
     checks.integer("draws", draws, low=1)
-    optimiser = torch.optim.AdamW(flow.parameters(), lr=learning_rate, weight_decay=decay)
+    checks.number("energy", energy, low=0)
+    optimiser = torch.optim.Adam(flow.parameters(), lr=learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, iterations)
     curve = []
     for _ in range(iterations):
-        found = flow.probability(points, draws=draws)
+        many = points.expand(draws if flow.sigma else 1, -1, -1)
+        path = flow.paths(many)
+        found = flow.terminal(path[-1]).mean(dim=0)
+        speeds = [flow.velocity(x, layer).square().sum(-1) for layer, x in enumerate(path[:-1])]
         loss = binary_cross_entropy(found.clamp(1e-7, 1 - 1e-7), labels.double())
+        loss = loss + energy * torch.stack(speeds).mean() + 1e-3 * flow.head.square().sum()
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()

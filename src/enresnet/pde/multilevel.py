@@ -23,7 +23,7 @@ from enresnet.pde.particles import BATCH, Function
 from enresnet.pde.spectral import Velocity
 from enresnet.randomness import checked_generator
 
-PILOT = 4000  # paths of a level before its variance is known
+PILOT = 500  # paths of a level before its variance is known
 DEEPEST = 14
 
 

@@ -210,7 +210,7 @@ class MultilevelStudy:
 def study_multilevel(
     *,
     sigma: float = SIGMA,
-    epsilons: Sequence[float] = (2e-2, 1e-2, 5e-3, 2e-3, 1e-3),
+    epsilons: Sequence[float] = (2e-2, 1e-2, 5e-3, 2e-3),
     repetitions: int = 2,
     seed: int = 0,
 ) -> MultilevelStudy:
