@@ -34,8 +34,8 @@ from enresnet.randomness import named_generator, named_seed
 SIGMAS = (0.0, 0.05, 0.1, 0.3)
 DATA = ("moons", "spirals")
 HALF_WIDTH = 2.0  # of the square that is drawn; all data lies inside
-BOX = 16.0
-INNER, OUTER = 4.5, 7.5  # where the cut-off begins and ends
+BOX = 12.0
+INNER, OUTER = 3.6, 5.8  # where the cut-off begins and ends
 
 
 def two_dimensional(name: str, count: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -139,12 +139,12 @@ def study_classifier(
     *,
     data: str = "moons",
     sigmas: Sequence[float] = SIGMAS,
-    layers: int = 10,
-    iterations: int = 250,
+    layers: int = 20,
+    iterations: int = 150,
     epsilon: float = 0.2,
-    draws: int = 96,
+    draws: int = 64,
     substeps: int = 4,
-    size: int = 160,
+    size: int = 192,
     seed: int = 0,
 ) -> ClassifierStudy:
     """Train a network for each sigma, attack it, and compare it with the equation.
@@ -158,7 +158,7 @@ def study_classifier(
     checks.integer("substeps", substeps, low=1)
     grid = Grid(size=size, length=BOX, origin=-BOX / 2)
     points, labels = two_dimensional(data, 300, seed=seed)
-    tests, answers = two_dimensional(data, 400, seed=seed + 1)
+    tests, answers = two_dimensional(data, 300, seed=seed + 1)
     edge = round((BOX / 2 - HALF_WIDTH) / grid.spacing)
     inside = slice(edge, grid.size - edge + 1)
     places = grid.points[inside, inside]
@@ -185,10 +185,10 @@ def study_classifier(
             advance(1, f"sigma = {sigma:g}, drawn")
             solution = spectral_surface(flow, grid)
             surface, error = _surface(flow, places, draws, 1)
-            sparse = places[::2, ::2]
+            sparse = places[::3, ::3]
             refined, _ = _surface(flow, sparse, draws, substeps)
             near = solution[inside, inside]
-            off, finer = surface - near, refined - near[::2, ::2]
+            off, finer = surface - near, refined - near[::3, ::3]
             steepest = grid.gradient(solution).norm(dim=-1)[inside, inside].max()
             low, high = _range(flow, grid)
             beyond = max(low - float(solution.min()), float(solution.max()) - high, 0.0)

@@ -83,7 +83,7 @@ def rotation(size: int = 192, *, speed: float = 2.0) -> Problem:
     grid = Grid(size=size, length=12.0, origin=-6.0)
 
     def angular(points: Tensor) -> Tensor:
-        return speed * torch.exp(-((points**2).sum(dim=-1, keepdim=True) / 6.25) ** 2)
+        return speed * torch.exp(-(((points**2).sum(dim=-1, keepdim=True) / 6.25) ** 2))
 
     def bump(points: Tensor) -> Tensor:
         away = points - torch.tensor([0.8, 0.0], dtype=grid.dtype)
@@ -97,9 +97,7 @@ def rotation(size: int = 192, *, speed: float = 2.0) -> Problem:
     turned = torch.stack(
         [angle.cos() * x - angle.sin() * y, angle.sin() * x + angle.cos() * y], dim=-1
     )
-    return Problem(
-        "rotation, sigma 0", grid, velocity, bump(grid.points), bump(turned), 0.0
-    )
+    return Problem("rotation, sigma 0", grid, velocity, bump(grid.points), bump(turned), 0.0)
 
 
 def manufactured(size: int = 48, *, sigma: float = 0.4) -> Problem:

@@ -147,9 +147,7 @@ def figure4(
     panels = {**solutions, math.inf: terminal}
     distances = {sigma: level_distance(grid, u)(places) for sigma, u in panels.items()}
     limits = (float(terminal.min()), float(terminal.max()))
-    rows = [
-        _measure(grid, sigma, u, distances[sigma], limits) for sigma, u in panels.items()
-    ]
+    rows = [_measure(grid, sigma, u, distances[sigma], limits) for sigma, u in panels.items()]
     return Figure4(
         grid,
         velocity,

@@ -68,9 +68,7 @@ class Flow(nn.Module):
             for _ in range(substeps):
                 points = points + step * self.velocity(points, layer)
                 if self.sigma:
-                    drawn = torch.randn(
-                        points.shape, generator=self.generator, dtype=points.dtype
-                    )
+                    drawn = torch.randn(points.shape, generator=self.generator, dtype=points.dtype)
                     points = points + self.sigma * math.sqrt(step) * drawn.to(points.device)
             found.append(points)
         return found
@@ -90,13 +88,13 @@ def train(
     iterations: int = 400,
     draws: int = 4,
     learning_rate: float = 0.02,
-    energy: float = 0.02,
+    energy: float = 0.05,
 ) -> list[float]:
     """Find the velocity of the control problem (Eq. 9) and return mean |u(x_i, 0) - y_i| over time.
 
     Cross-entropy of the mean over ``draws`` of the noise, by Adam with a rate that falls to 0.
-    ``energy`` is the price of the mean of |F|^2 along the paths: among the velocities that solve the
-    problem it prefers slow ones, which keep the points in a bounded part of the plane.
+    ``energy`` is the price of the mean of |F|^2 along the paths: among the velocities that solve
+    the problem it prefers slow ones, which keep the points in a bounded part of the plane.
     """
     checks.integer("iterations", iterations, low=1)
     checks.integer("draws", draws, low=1)
@@ -112,7 +110,7 @@ def train(
         loss = binary_cross_entropy(found.clamp(1e-7, 1 - 1e-7), labels.double())
         loss = loss + energy * torch.stack(speeds).mean() + 1e-3 * flow.head.square().sum()
         optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimiser.step()
         schedule.step()
         curve.append(float((found.detach() - labels).abs().mean()))

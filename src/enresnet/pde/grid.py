@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -107,11 +108,13 @@ class Grid:
 
     def transform(self, values: Tensor) -> Tensor:
         """Return the Fourier coefficients of real values on the grid."""
-        return torch.fft.rfftn(values, dim=self.axes)
+        found: Tensor = torch.fft.rfftn(values, dim=self.axes)
+        return found
 
     def inverse(self, coefficients: Tensor) -> Tensor:
         """Return the values of a Fourier series on the grid."""
-        return torch.fft.irfftn(coefficients, s=self.shape, dim=self.axes)
+        found: Tensor = torch.fft.irfftn(coefficients, s=self.shape, dim=self.axes)
+        return found
 
     def gradient(self, values: Tensor) -> Tensor:
         """Return the gradient, with its components in a new last dimension."""
@@ -140,8 +143,8 @@ class Grid:
         for _ in range(self.dimensions - 1):
             choices = [[*before, corner] for before in choices for corner in corners]
         for choice in choices:
-            to = (..., *(pair[0] for pair in choice), last[0])
-            source = (..., *(pair[1] for pair in choice), last[1])
+            to: tuple[Any, ...] = (..., *(pair[0] for pair in choice), last[0])
+            source: tuple[Any, ...] = (..., *(pair[1] for pair in choice), last[1])
             target[to] = coefficients[source]
         return fine.inverse(target) * float(factor) ** self.dimensions
 
@@ -184,5 +187,7 @@ class Grid:
         values = values.to(device=self.device, dtype=self.dtype)
         if not bool(values.isfinite().all()):
             count = int((~values.isfinite()).sum())
-            raise ValueError(f"{name} must be finite, found {count} values that are NaN or infinite")
+            raise ValueError(
+                f"{name} must be finite, found {count} values that are NaN or infinite"
+            )
         return values

@@ -94,9 +94,9 @@ class Sampler:
         for number in range(0, steps, 2 if level else 1):
             total: Tensor | float = 0.0
             for half in range(2 if level else 1):
-                draw = torch.randn(
-                    fine.shape, generator=self.generator, dtype=fine.dtype
-                ).to(fine.device)
+                draw = torch.randn(fine.shape, generator=self.generator, dtype=fine.dtype).to(
+                    fine.device
+                )
                 time = (number + half) * step
                 fine = fine + step * self.velocity(fine, time) + width * draw
                 total = total + width * draw

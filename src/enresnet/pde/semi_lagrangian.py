@@ -78,7 +78,9 @@ def bilinear(grid: Grid, table: Tensor) -> Callable[[Tensor], Tensor]:
     return at
 
 
-def trace(grid: Grid, draws: Draws, points: Tensor, *, first: int, last: int, step: float) -> Tensor:
+def trace(
+    grid: Grid, draws: Draws, points: Tensor, *, first: int, last: int, step: float
+) -> Tensor:
     """Return where points are after the time steps from ``first`` to before ``last``.
 
     In each the velocity is steady; the midpoint rule takes them through it.

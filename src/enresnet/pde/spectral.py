@@ -169,9 +169,7 @@ def check_sigmas(sigma: float | Sequence[float] | Tensor) -> Tensor:
         sigma = [sigma]
     if not len(sigma):
         raise ValueError("sigma must be a number or several, found none")
-    return torch.tensor(
-        [checks.number("sigma", one, low=0) for one in sigma], dtype=torch.float64
-    )
+    return torch.tensor([checks.number("sigma", one, low=0) for one in sigma], dtype=torch.float64)
 
 
 def _per_sigma(name: str, grid: Grid, values: object, count: int) -> Tensor:

@@ -136,7 +136,7 @@ def study_particles(
         errors = [float((found.mean - exact).square().mean().sqrt()) for found in weak]
         bars = [float(found.standard_error.square().mean().sqrt()) for found in weak]
         numbers = [256, 1024, 4096, 16_384]
-        path_errors = {}
+        path_errors: dict[str, list[float]] = {}
         # The mean of the Euler scheme itself, so that only the error of sampling is left.
         settled = run(8, 16_384 * 4, "quasi", "settled").mean
         for method in METHODS:

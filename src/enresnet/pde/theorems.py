@@ -240,7 +240,8 @@ def _gamma(grid: Grid, fields: list[Tensor]) -> Tensor:
 
 
 def _steepest(grid: Grid, values: Tensor) -> Tensor:
-    return grid.gradient(values).norm(dim=-1).flatten(1).amax(dim=1)
+    found: Tensor = grid.gradient(values).norm(dim=-1).flatten(1).amax(dim=1)
+    return found
 
 
 def where_it_breaks(sigmas: Sequence[float] = (0.5, 1.0, 1.5, 2.0)) -> list[Break]:

@@ -111,7 +111,11 @@ def _rough(seed: int) -> list[Check]:
     ]
     beyond = max(float(u.abs().max()) - 1 for u in solutions)
     return [
-        Check("along characteristics: off the spectral solution", _largest(rough_one - exact_one), 2e-3),
+        Check(
+            "along characteristics: off the spectral solution",
+            _largest(rough_one - exact_one),
+            2e-3,
+        ),
         Check("Figure 4's field: beyond the range of f", beyond / 2, 0.01),
         _random_field_by_particles(grid, seed),
     ]
