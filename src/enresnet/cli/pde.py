@@ -206,7 +206,7 @@ class Mlmc(Study):
 
 @dataclass(frozen=True, kw_only=True)
 class Theorems(Study):
-    """Theorems 1 and 2 measured; where the printed bound breaks; exit code 1 if a ratio is above 1."""
+    """Theorems 1 and 2 measured; exit code 1 if the corrected bound is exceeded."""
 
     cases: int = 240
     """Random fields for Theorem 2."""
@@ -215,20 +215,23 @@ class Theorems(Study):
         """Measure, print, draw."""
         cases = theorems.random_cases(cases=self.cases, seed=self.seed)
         breaks = theorems.where_it_breaks()
+        slower = theorems.where_it_breaks((1.0, 2.0, 3.0), wave=0.5)
         smooth = theorems.measure_smoothness(seed=self.seed)
         print_table(_theorem_rows(cases), title="Theorem 2: measured over bound")
         print_table(
             [
                 {
+                    "u0": f"cos {one.wave:g} x",
                     "sigma": f"{one.sigma:g}",
                     "measured": f"{one.measured:.3f}",
                     "printed bound": f"{one.printed:.3f}",
+                    "mu = 1, lambda < 0": f"{one.unrestricted:.3f}",
                     "corrected": f"{one.bound:.3f}",
                     "": "printed bound broken" if one.measured > one.printed else "",
                 }
-                for one in breaks
+                for one in [*breaks, *slower]
             ],
-            title="F = 0, u0 = cos x in a wide smooth window",
+            title="F = 0, u0 a cosine in a wide smooth window",
         )
         print_table(
             [
@@ -244,7 +247,7 @@ class Theorems(Study):
         self.draw("pde-theorems", lambda: pictures.theorem_checks(cases, breaks, smooth))
         values = {
             "cases": [case.to_json() for case in cases],
-            "breaks": [one.to_json() for one in breaks],
+            "breaks": [one.to_json() for one in [*breaks, *slower]],
             "smoothness": [one.to_json() for one in smooth],
         }
         return values, int(max(case.ratio for case in cases) > 1)
@@ -283,7 +286,7 @@ class Classifier(Study):
     """Which data: moons, spirals."""
     sigmas: tuple[float, ...] = classifier.SIGMAS
     """Diffusion coefficients."""
-    layers: int = 20
+    layers: int = 16
     """Layers of each network."""
     epsilon: float = 0.2
     """Largest change of a coordinate by the attack."""

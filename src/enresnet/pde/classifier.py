@@ -139,10 +139,10 @@ def study_classifier(
     *,
     data: str = "moons",
     sigmas: Sequence[float] = SIGMAS,
-    layers: int = 20,
+    layers: int = 16,
     iterations: int = 150,
     epsilon: float = 0.2,
-    draws: int = 64,
+    draws: int = 48,
     substeps: int = 4,
     size: int = 192,
     seed: int = 0,
@@ -158,7 +158,7 @@ def study_classifier(
     checks.integer("substeps", substeps, low=1)
     grid = Grid(size=size, length=BOX, origin=-BOX / 2)
     points, labels = two_dimensional(data, 300, seed=seed)
-    tests, answers = two_dimensional(data, 300, seed=seed + 1)
+    tests, answers = two_dimensional(data, 400, seed=seed + 1)
     edge = round((BOX / 2 - HALF_WIDTH) / grid.spacing)
     inside = slice(edge, grid.size - edge + 1)
     places = grid.points[inside, inside]
@@ -171,7 +171,7 @@ def study_classifier(
             residual = train(flow, points, labels, iterations=iterations, draws=2)[-1]
             advance(1, f"sigma = {sigma:g}, attacked")
             flow.requires_grad_(False)
-            model = OnImages(flow, draws=16).eval()
+            model = OnImages(flow, draws=8).eval()
             attack = PGD(
                 epsilon=epsilon / (2 * HALF_WIDTH),
                 steps=20,

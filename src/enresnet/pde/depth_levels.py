@@ -5,8 +5,8 @@ r"""Networks of different depth as levels of Monte Carlo, as Sec. 5 suggests.
 where P_L is the output of a noisy network with L layers. The sum is always right; it is cheap only
 where a difference has a small variance, that is where both networks, driven by one Brownian motion,
 follow nearly the same path. Three ways to deepen a network are compared: ``tied``, each layer
-taken in two half steps with the same weights; ``warm``, tied and then trained further; ``separate``,
-trained from weights of its own.
+taken in two half steps with the same weights; ``warm``, tied and then trained further;
+``separate``, trained from weights of its own.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -88,7 +89,7 @@ def study_depths(
     seed: int = 0,
 ) -> list[DepthLevel]:
     """Train networks of the depths in the three ways and measure the differences."""
-    if len(depths) < 2 or any(b != 2 * a for a, b in zip(depths, depths[1:], strict=False)):
+    if len(depths) < 2 or any(b != 2 * a for a, b in pairwise(depths)):
         raise ValueError(f"depths must double from each to the next, found {list(depths)}")
     checks.integer("draws", draws, low=2)
     points, labels = two_dimensional("moons", 200, seed=seed)
@@ -112,7 +113,7 @@ def study_depths(
             nets["warm"].append(warm)
             nets["separate"].append(separate)
     for way in WAYS:
-        for coarse, fine in zip(nets[way], nets[way][1:], strict=False):
+        for coarse, fine in pairwise(nets[way]):
             noise = torch.randn(
                 fine.layers,
                 draws,

@@ -191,7 +191,7 @@ def theorem_checks(
     _caption(
         figure,
         "Left: no point above the line. Middle: the printed bound falls below what is measured. "
-        "Right: the curves of all $\\sigma$ nearly fall on one, of slope 1.",
+        "Right: slope 1 for every $\\sigma$, within a factor 2 of one curve.",
     )
     return figure
 
@@ -225,7 +225,8 @@ def classifier_surfaces(study: ClassifierStudy) -> Figure:
     _caption(
         figure,
         f"Two {study.data}, {study.layers} layers, attacks of {study.epsilon:g} a coordinate. "
-        "Noise widens the white band between the classes; the network and its equation show one surface.",
+        "Noise widens the white band between the classes;\nthe network and its equation show one "
+        "surface.",
     )
     return figure
 

@@ -10,10 +10,10 @@ no more than was drawn. Then, with X the characteristics through an interval of 
           A u = u \circ X, \quad G_h u = u * N(0, \sigma^2 h I)
 
 (Strang's splitting, of second order in h). Both factors keep the range of u. On a grid finer than
-the velocity's, what lies between two middles is one matrix of positive weights that sum to one: the
-Gaussian of variance sigma^2 h about X(x), sampled at the grid points near it. Where its width is at
-least half the spacing, that sampling has the right mean and variance, so no interpolation smooths
-the solution further, and the maximum principle holds exactly. At sigma = 0 there is no matrix:
+the velocity's, what lies between two middles is one matrix of positive weights that sum to one, on
+the grid points near X(x), with the mean and the variance of the Gaussian about it. Such weights
+exist where its width is at least half the spacing. So no interpolation smooths the solution
+further, and the maximum principle holds exactly. At sigma = 0 there is no matrix:
 u(x, 0) is f(X_1(x)), along each characteristic alone.
 """
 
@@ -30,7 +30,8 @@ from torch.nn.functional import grid_sample, pad
 from enresnet import checks
 from enresnet.pde.grid import Grid
 
-NARROWEST = 0.5  # of the spacing: a Gaussian sampled more coarsely loses its variance
+NARROWEST = 0.5  # of the spacing: no positive weights have less variance everywhere
+NARROW = 0.75  # squared spacings: up to here three points do, beyond samples are exact to 1e-5
 REACH = 3.5  # standard deviations of the Gaussian that are kept
 COARSEST_FACTOR = 2  # the solution's grid resolves the velocity's cells
 SMOOTH_FACTOR = 8  # refinement at which bilinear interpolation of smooth values is exact to 1e-3
@@ -156,11 +157,18 @@ class GaussianChain:
     def __init__(self, grid: Grid, centres: Tensor, width: float) -> None:
         places = (centres.reshape(-1, 2) - grid.origin) / grid.spacing
         nearest = (places + 0.5).floor()
-        reach = max(1, math.ceil(REACH * width / grid.spacing - 0.5))
-        offsets = torch.arange(-reach, reach + 1, device=places.device)
-        away = (places - nearest).unsqueeze(-1) - offsets
-        weights = torch.exp(-0.5 * (away * (grid.spacing / width)) ** 2)
-        weights = weights / weights.sum(dim=-1, keepdim=True)
+        away = (places - nearest).unsqueeze(-1)
+        spread = (width / grid.spacing) ** 2
+        if spread <= NARROW:
+            # Three points with exactly the Gaussian's mean and variance; positive here.
+            offsets = torch.arange(-1, 2, device=places.device)
+            second = spread + away**2
+            weights = torch.cat([(second - away) / 2, 1 - second, (second + away) / 2], dim=-1)
+        else:
+            reach = math.ceil(REACH * width / grid.spacing)
+            offsets = torch.arange(-reach, reach + 1, device=places.device)
+            weights = torch.exp(-0.5 * (away - offsets) ** 2 / spread)
+            weights = weights / weights.sum(dim=-1, keepdim=True)
         near = (nearest.int().unsqueeze(-1) + offsets.int()) % grid.size
         self._columns = near[:, 0, :, None] * grid.size + near[:, 1, None, :]
         self._weights = weights[:, 0, :, None] * weights[:, 1, None, :]

@@ -85,11 +85,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Break:
-    """The printed bound against the cosine that no wind blows."""
+    """The printed bound against a cosine that no wind blows."""
 
+    wave: float
     sigma: float
     measured: float
     printed: float
+    unrestricted: float  # mu = 1 and lambda = gamma - sigma^2 / 2, though that is negative
     bound: float
 
     def to_json(self) -> dict[str, float]:
@@ -244,21 +246,30 @@ def _steepest(grid: Grid, values: Tensor) -> Tensor:
     return found
 
 
-def where_it_breaks(sigmas: Sequence[float] = (0.5, 1.0, 1.5, 2.0)) -> list[Break]:
-    """Return the printed bound with F = 0 and u0 = cos x in a wide smooth window.
+def where_it_breaks(
+    sigmas: Sequence[float] = (0.5, 1.0, 1.5, 2.0), *, wave: float = 1.0
+) -> list[Break]:
+    """Return the printed bound with F = 0 and u0 = cos(wave x) in a wide smooth window.
 
     The window is 1 for |x| < 24 and falls to 0 by 48, in a box of length 128: u0 has compact
     support, as the theorem asks.
     """
     grid = Grid(size=1024, length=128.0, dimensions=1, origin=-64.0)
     x = grid.points.squeeze(-1)
-    start = x.cos() * window(x.abs(), inner=24.0, outer=48.0)
+    start = (wave * x).cos() * window(x.abs(), inner=24.0, outer=48.0)
     at_rest = torch.zeros(*grid.shape, 1, dtype=grid.dtype)
     end = solve_forward(grid, at_rest, start.expand(len(sigmas), -1), sigma=sigmas, steps=1)
     size, steepness = float(start.abs().max()), float(_steepest(grid, start.unsqueeze(0)))
     measured = _steepest(grid, end).tolist()
     return [
-        Break(s, m, printed_bound(0, s, size, steepness), bound(0, s, size, steepness, 0.0))
+        Break(
+            wave,
+            s,
+            m,
+            printed_bound(0, s, size, steepness),
+            math.exp(-(s**2) / 2) * math.hypot(size, steepness),
+            bound(0, s, size, steepness, 0.0),
+        )
         for s, m in zip(sigmas, measured, strict=True)
     ]
 
