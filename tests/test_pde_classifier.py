@@ -105,7 +105,7 @@ def test_the_command_prints_writes_and_draws(capsys, tmp_path):
     words = ["pde", "figure4", "--size", "32", "--steps", "100", "--diffusions", "25"]
     words += ["--sigmas", "0", "0.1"]
     assert main([*words, "--json", str(tmp_path / "f.json"), "--out", str(tmp_path / "new")]) == 0
-    assert "variation" in capsys.readouterr().out
+    assert "Figure 4: 32 x 32" in capsys.readouterr().out
     rows = json.loads((tmp_path / "f.json").read_text())["rows"]
     assert [row["sigma"] for row in rows] == [0, 0.1]
     assert all(math.isfinite(value) for row in rows for value in row.values())

@@ -75,19 +75,19 @@ class Figure4(Study):
                     "": name,
                     "range": f"{row.lowest:.2f} to {row.highest:.2f}",
                     "beyond f": f"{100 * row.overshoot:.2f} %",
-                    "|grad u| rms": f"{row.gradient:.3g}",
-                    "largest": f"{row.steepest:.3g}",
-                    "total variation": f"{row.total_variation:.3g}",
-                    "mean wave": f"{row.mean_wave:.2f}",
-                    "power above 10": f"{100 * row.fine_share:.2g} %",
+                    "|grad u|": f"{row.gradient:.3g}",
+                    "variation": f"{row.total_variation:.3g}",
+                    "wave": f"{row.mean_wave:.2f}",
+                    "fine": f"{100 * row.fine_share:.2g} %",
                     "distance": f"{row.distance:.4f}",
-                    "within 1/size": f"{100 * row.near:.1f} %",
+                    "near": f"{100 * row.near:.1f} %",
                 }
                 for name, row in rows
             ],
             title=f"Figure 4: {self.size} x {self.size}, {self.steps} steps",
-            caption="Distance: of random points to the level set through the median, on average; "
-            "then the share of them nearer than one spacing.",
+            caption="|grad u|: root mean square; variation: total; wave: mean wave number, in "
+            "waves a unit length; fine: power in those above 10; distance: of random points to "
+            "the level set through the median, on average; near: those nearer than one spacing.",
         )
         self.draw("pde-figure4", lambda: pictures.figure4_panels(result))
         return result.to_json(), 0

@@ -28,6 +28,12 @@ def _caption(figure: Figure, text: str) -> None:
     figure.supxlabel(text, fontsize=CAPTION, x=0.01, ha="left", color="#333")
 
 
+def _ticks(axes: Axes, values: Sequence[float]) -> None:
+    """Mark what was measured along a logarithmic axis, and nothing between."""
+    axes.set_xticks(list(values), [f"{value:.3g}" for value in values])
+    axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+
+
 def figure4_panels(result: Figure4) -> Figure:
     """Draw the panels of Figure 4 on one colour scale, and their regularity."""
     figure = blank(11.0, 6.7)
@@ -105,6 +111,7 @@ def particle_errors(study: ParticleStudy) -> Figure:
     guide = [study.weak_errors[-1] * length / lengths[-1] for length in lengths]
     left.plot(lengths, guide, color="#888", ls="--", lw=1, label="order 1")
     left.set(xscale="log", yscale="log", xlabel="time step 1/L", ylabel="error of the mean")
+    _ticks(left, lengths)
     left.set_title(f"bias of Euler-Maruyama: order {study.weak_order:.2f}", fontsize=10)
     left.legend(frameon=False, fontsize=8.5)
     for colour, (method, errors) in zip(LINES, study.path_errors.items(), strict=False):
@@ -140,6 +147,7 @@ def multilevel_costs(study: MultilevelStudy, depths: Sequence[DepthLevel]) -> Fi
         sizes, [row.multilevel.cost for row in study.rows], "o-", color=LINES[0], label="levels"
     )
     second.set(xlabel="wanted error", ylabel="Euler steps")
+    _ticks(second, sizes)
     second.set_title(f"cost: {study.rows[-1].gain:.0f} times less at the left", fontsize=10)
     second.legend(frameon=False, fontsize=8.5)
     for colour, way in zip(LINES, WAYS, strict=False):
@@ -199,7 +207,7 @@ def theorem_checks(
 def classifier_surfaces(study: ClassifierStudy) -> Figure:
     """Draw each network's surface above the spectral solution of its own velocity."""
     count = len(study.rows)
-    figure = blank(2.75 * count + 0.7, 6.6)
+    figure = blank(2.75 * count + 0.7, 6.1)
     panels = figure.subplots(2, count, squeeze=False, sharex=True, sharey=True)
     line = study.grid.points[study.inside, 0, 0].tolist()
     shown = None
@@ -210,7 +218,7 @@ def classifier_surfaces(study: ClassifierStudy) -> Figure:
             for label, colour in ((0, "#10306b"), (1, "#7a1010")):
                 chosen = study.points[study.labels == label]
                 axes.scatter(
-                    chosen[:, 0], chosen[:, 1], s=3, color=colour, edgecolors="w", linewidths=0.15
+                    chosen[:, 0], chosen[:, 1], s=6, color=colour, edgecolors="w", linewidths=0.3
                 )
         panels[0][column].set_title(
             f"$\\sigma = {row.sigma:g}$: clean {100 * row.natural:.1f} %, attacked "
@@ -233,7 +241,7 @@ def classifier_surfaces(study: ClassifierStudy) -> Figure:
 
 def _surface(axes: Axes, line: list[float], table: Any) -> Any:
     shown = axes.pcolormesh(
-        line, line, table, cmap=DIVERGING, vmin=0, vmax=1, shading="nearest", rasterized=True
+        line, line, table, cmap=DIVERGING, vmin=0, vmax=1, shading="gouraud", rasterized=True
     )
     axes.contour(line, line, table, levels=[0.5], colors="k", linewidths=1)
     axes.set_aspect("equal")
@@ -263,6 +271,7 @@ def characteristic_curves(study: CharacteristicStudy) -> Figure:
     lengths = [1 / count for count in study.layers]
     plain(second).loglog(lengths, study.errors, "o-", color=LINES[0])
     second.set(xlabel="1 / layers", ylabel="error of u(x, 0)")
+    _ticks(second, lengths)
     second.set_title(f"network against equation: order {study.order:.2f}", fontsize=10)
     plain(third).semilogy(study.residuals, color=LINES[0], lw=1.5)
     third.set(xlabel="iteration", ylabel="mean $|u(x_i, 0) - y_i|$")
