@@ -61,8 +61,8 @@ def test_noise_helps_under_attack(study):
 
 def test_the_surface_without_velocity_is_the_heat_equation():
     flow = Flow(layers=2, sigma=0.5, generator=named_generator(0, "flow"))
-    with torch.no_grad():
-        flow.outer.zero_()
+    flow.requires_grad_(False)
+    flow.outer.zero_()
     grid = Grid(size=128, length=12.0, origin=-6.0)
     place = (70, 60)
     nodes = torch.linspace(-8, 8, 4001, dtype=torch.float64)

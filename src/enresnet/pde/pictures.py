@@ -83,14 +83,15 @@ def figure4_panels(result: Figure4) -> Figure:
 
 
 def verification(checks: Sequence[Check]) -> Figure:
-    """Draw each check as a bar of found over bound, or of bound over found."""
+    """Draw each check as found over bound, or as bound over found where more is better."""
     figure = blank(8.5, 0.27 * len(checks) + 1.2)
     axes = figure.subplots()
     for place, check in enumerate(checks):
         share = check.bound / check.found if check.at_least else check.found / check.bound
         good = check.holds
-        axes.plot([1e-8, max(abs(share), 1e-8)], [place, place], color="#bbb", lw=1, zorder=1)
-        axes.scatter(max(abs(share), 1e-8), place, color=COLOURS[1] if good else COLOURS[0], s=28)
+        share = max(share, 1e-8)
+        axes.plot([1e-8, share], [place, place], color="#bbb", lw=1, zorder=1)
+        axes.scatter(share, place, color=COLOURS[1] if good else COLOURS[0], s=28)
     axes.axvline(1, color="k", lw=1)
     axes.set_xscale("log")
     axes.set_yticks(range(len(checks)), [check.name for check in checks], fontsize=8)
