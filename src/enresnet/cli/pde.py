@@ -158,7 +158,7 @@ class Mlmc(Study):
 
     epsilons: tuple[float, ...] = (2e-2, 1e-2, 5e-3, 2e-3)
     """Wanted errors; 1e-3 takes about a minute more."""
-    repetitions: int = 2
+    repetitions: int = 4
     """Runs for each of them."""
 
     def run(self) -> tuple[Any, int]:

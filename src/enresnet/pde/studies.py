@@ -211,7 +211,7 @@ def study_multilevel(
     *,
     sigma: float = SIGMA,
     epsilons: Sequence[float] = (2e-2, 1e-2, 5e-3, 2e-3),
-    repetitions: int = 2,
+    repetitions: int = 4,
     seed: int = 0,
 ) -> MultilevelStudy:
     """Measure cost against error at one point, both ways with the same target.
