@@ -53,11 +53,15 @@ class Figure4(Study):
     """Draw the velocity once for all times."""
     diffusions: int = 50
     """How often diffusion acts between the characteristics."""
+    trap: bool = False
+    """Show instead how plain pseudo-spectral steps fail on a velocity drawn at each point."""
     device: str = "cpu"
     """Where to compute: cpu or cuda."""
 
     def run(self) -> tuple[Any, int]:
         """Solve, print, draw."""
+        if self.trap:
+            return self._trap(), 0
         result = figure4.figure4(
             size=self.size,
             steps=self.steps,
@@ -91,6 +95,33 @@ class Figure4(Study):
         )
         self.draw("pde-figure4", lambda: pictures.figure4_panels(result))
         return result.to_json(), 0
+
+    def _trap(self) -> list[Row]:
+        found = {
+            dealias: figure4.plain_spectral(
+                size=self.size,
+                steps=self.steps,
+                sigmas=self.sigmas,
+                dealias=dealias,
+                seed=self.seed,
+                device=self.device,
+            )
+            for dealias in (True, False)
+        }
+        print_table(
+            [
+                {
+                    "2/3 rule": "with" if dealias else "without",
+                    **{f"sigma = {sigma:g}": f"{value:.2g}" for sigma, value in largest.items()},
+                }
+                for dealias, largest in found.items()
+            ],
+            title="largest |u(x, 0)| by plain pseudo-spectral steps; the truth is at most 1",
+        )
+        return [
+            {"dealias": dealias, "largest": {str(s): value for s, value in largest.items()}}
+            for dealias, largest in found.items()
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -224,7 +224,7 @@ def classifier_surfaces(study: ClassifierStudy) -> Figure:
         panels[0][column].set_title(
             f"$\\sigma = {row.sigma:g}$: clean {100 * row.natural:.1f} %, attacked "
             f"{100 * row.robust:.1f} %",
-            fontsize=9,
+            fontsize=8.2,
         )
         panels[1][column].set_title(f"rms difference {row.rms:.3f}", fontsize=9)
     panels[0][0].set_ylabel("the noisy network", fontsize=10)
