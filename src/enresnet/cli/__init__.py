@@ -25,6 +25,7 @@ COMMANDS = {
     "compare": "Say whether one evaluated model is better than another.",
     "transfer": "Attack one model with the images made against another.",
     "diagnose": "Look for signs that a defence only hides its gradient.",
+    "pde": "Run the theory: Figure 4, Feynman-Kac, levels, theorems, a classifier.",
     "integrate": "Join separately trained networks into one model.",
     "benchmark": "Measure speed side by side with others.",
     "models": "List the networks of the paper, with their sizes.",

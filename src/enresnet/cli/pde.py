@@ -1,0 +1,402 @@
+"""``enresnet pde``: each study prints its numbers and, with ``--out``, draws its picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from matplotlib.figure import Figure
+
+from enresnet.cli.output import Row, print_table, write_json, write_picture
+from enresnet.files import writable
+from enresnet.pde import classifier, depth_levels, figure4, pictures, studies, theorems
+from enresnet.pde.characteristics import study_characteristics
+from enresnet.pde.diagrams import paper_figures
+from enresnet.pde.verify import verify
+
+PICTURES = (".png", ".svg")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """What every study takes."""
+
+    seed: int = 0
+    """Fixes all that is drawn at random."""
+    json: Path | None = None
+    """Also write the numbers to this file."""
+    out: Path | None = None
+    """A folder for the picture, as PNG and SVG; made if it is not there."""
+
+    def draw(self, name: str, figure: Callable[[], Figure]) -> None:
+        """Write a picture, if a folder was given."""
+        if self.out is not None:
+            drawn = figure()
+            for ending in PICTURES:
+                write_picture(self.out / f"{name}{ending}", drawn)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure4(Study):
+    """Figure 4: u(x, 0) in a random velocity, with more and more diffusion."""
+
+    size: int = 128
+    """Grid points a side of the unit square."""
+    steps: int = 1000
+    """Time steps; the velocity is drawn anew in each."""
+    sigmas: tuple[float, ...] = figure4.SIGMAS
+    """Diffusion coefficients."""
+    frozen: bool = False
+    """Draw the velocity once for all times."""
+    diffusions: int = 50
+    """How often diffusion acts between the characteristics."""
+    trap: bool = False
+    """Show instead how plain pseudo-spectral steps fail on a velocity drawn at each point."""
+    device: str = "cpu"
+    """Where to compute: cpu or cuda."""
+
+    def run(self) -> tuple[Any, int]:
+        """Solve, print, draw."""
+        if self.trap:
+            return self._trap(), 0
+        result = figure4.figure4(
+            size=self.size,
+            steps=self.steps,
+            sigmas=self.sigmas,
+            frozen=self.frozen,
+            diffusions=self.diffusions,
+            seed=self.seed,
+            device=self.device,
+        )
+        rows = [("u(x, 1)", result.terminal_row)]
+        rows += [(f"sigma = {row.sigma:g}", row) for row in result.rows]
+        print_table(
+            [
+                {
+                    "": name,
+                    "range": f"{row.lowest:.2f} to {row.highest:.2f}",
+                    "beyond f": f"{100 * row.overshoot:.2f} %",
+                    "|grad u|": f"{row.gradient:.3g}",
+                    "variation": f"{row.total_variation:.3g}",
+                    "wave": f"{row.mean_wave:.2f}",
+                    "fine": f"{100 * row.fine_share:.2g} %",
+                    "distance": f"{row.distance:.4f}",
+                    "near": f"{100 * row.near:.1f} %",
+                }
+                for name, row in rows
+            ],
+            title=f"Figure 4: {self.size} x {self.size}, {self.steps} steps",
+            caption="|grad u|: root mean square; variation: total; wave: mean wave number, in "
+            "waves a unit length; fine: power in those above 10; distance: of random points to "
+            "the level set through the median, on average; near: those nearer than one spacing.",
+        )
+        self.draw("pde-figure4", lambda: pictures.figure4_panels(result))
+        return result.to_json(), 0
+
+    def _trap(self) -> list[Row]:
+        found = {
+            dealias: figure4.plain_spectral(
+                size=self.size,
+                steps=self.steps,
+                sigmas=self.sigmas,
+                dealias=dealias,
+                seed=self.seed,
+                device=self.device,
+            )
+            for dealias in (True, False)
+        }
+        print_table(
+            [
+                {
+                    "2/3 rule": "with" if dealias else "without",
+                    **{f"sigma = {sigma:g}": f"{value:.2g}" for sigma, value in largest.items()},
+                }
+                for dealias, largest in found.items()
+            ],
+            title="largest |u(x, 0)| by plain pseudo-spectral steps; the truth is at most 1",
+        )
+        return [
+            {"dealias": dealias, "largest": {str(s): value for s, value in largest.items()}}
+            for dealias, largest in found.items()
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verify(Study):
+    """Check every solver against what is known; exit code 1 when a check fails."""
+
+    def run(self) -> tuple[Any, int]:
+        """Check, print, draw."""
+        checks = verify(seed=self.seed)
+        print_table(
+            [
+                {
+                    "check": check.name,
+                    "found": f"{check.found:.3g}",
+                    "allowed": f"{'at least' if check.at_least else 'at most'} {check.bound:g}",
+                    "": "holds" if check.holds else "FAILS",
+                }
+                for check in checks
+            ]
+        )
+        self.draw("pde-verify", lambda: pictures.verification(checks))
+        return [check.to_json() for check in checks], int(not all(c.holds for c in checks))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Particles(Study):
+    """Feynman-Kac particles against the spectral solution: bias, noise, better paths."""
+
+    sigma: float = studies.SIGMA
+    """Diffusion coefficient."""
+    paths: int = 16_384
+    """Independent paths from each point; the other kinds take a quarter."""
+    steps: int = 64
+    """Euler steps of the finer of the two runs that are extrapolated."""
+
+    def run(self) -> tuple[Any, int]:
+        """Measure, print, draw."""
+        study = studies.study_particles(
+            sigma=self.sigma, paths=self.paths, steps=self.steps, seed=self.seed
+        )
+        print_table(
+            [
+                {
+                    "paths": method,
+                    "largest deviation": f"{max(map(abs, study.scores[method])):.2f} s.e.",
+                    "standard error": f"{float(found.standard_error.mean()):.2g}",
+                    "Euler steps a point": f"{found.path_steps:,}",
+                    "order in the paths": f"{study.path_orders[method]:.2f}",
+                    "error at 16,384 paths": f"{study.path_errors[method][-1]:.2g}",
+                }
+                for method, found in study.estimates.items()
+            ],
+            title="particles against the spectral solution",
+            caption=f"Weak order in the time step: {study.weak_order:.3f}, from errors "
+            f"{', '.join(f'{e:.3g}' for e in study.weak_errors)} at "
+            f"{', '.join(map(str, study.weak_steps))} steps.",
+        )
+        self.draw("pde-particles", lambda: pictures.particle_errors(study))
+        return study.to_json(), 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mlmc(Study):
+    """Multi-level Monte Carlo: cost against error, and depths of networks as levels."""
+
+    epsilons: tuple[float, ...] = (2e-2, 1e-2, 5e-3, 2e-3)
+    """Wanted errors; 1e-3 takes about a minute more."""
+    repetitions: int = 4
+    """Runs for each of them."""
+
+    def run(self) -> tuple[Any, int]:
+        """Measure, print, draw."""
+        study = studies.study_multilevel(
+            epsilons=self.epsilons, repetitions=self.repetitions, seed=self.seed
+        )
+        print_table(
+            [
+                {
+                    "wanted error": f"{row.epsilon:g}",
+                    "levels": len(row.multilevel.levels),
+                    "error, levels": f"{row.multilevel_error:.2g}",
+                    "error, plain": f"{row.plain_error:.2g}",
+                    "steps, levels": f"{row.multilevel.cost:,}",
+                    "steps, plain": f"{row.plain.cost:,}",
+                    "gain": f"{row.gain:.1f}",
+                }
+                for row in study.rows
+            ],
+            title="multi-level Monte Carlo",
+            caption=f"Cost grows as error^-{study.multilevel_order:.2f} with levels and as "
+            f"error^-{study.plain_order:.2f} without; the variance of a level falls as "
+            f"step^{study.variance_order:.2f}.",
+        )
+        depths = depth_levels.study_depths(seed=self.seed)
+        print_table(
+            [
+                {
+                    "deeper network": row.way,
+                    "layers": f"{row.coarse} to {row.fine}",
+                    "variance": f"{row.variance:.2g}",
+                    "of the difference": f"{row.difference_variance:.2g}",
+                    "ratio": f"{row.ratio:.2f}",
+                    "difference of means": f"{row.bias:.3f}",
+                }
+                for row in depths
+            ],
+            title="networks of different depth as levels",
+            caption="A level pays where the ratio is well below 1.",
+        )
+        self.draw("pde-mlmc", lambda: pictures.multilevel_costs(study, depths))
+        return {**study.to_json(), "depths": [row.to_json() for row in depths]}, 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Theorems(Study):
+    """Theorems 1 and 2 measured; exit code 1 if the corrected bound is exceeded."""
+
+    cases: int = 240
+    """Random fields for Theorem 2."""
+
+    def run(self) -> tuple[Any, int]:
+        """Measure, print, draw."""
+        cases = theorems.random_cases(cases=self.cases, seed=self.seed)
+        breaks = theorems.where_it_breaks()
+        slower = theorems.where_it_breaks((1.0, 2.0, 3.0), wave=0.5)
+        smooth = theorems.measure_smoothness(seed=self.seed)
+        print_table(_theorem_rows(cases), title="Theorem 2: measured over bound")
+        print_table(
+            [
+                {
+                    "u0": f"cos {one.wave:g} x",
+                    "sigma": f"{one.sigma:g}",
+                    "measured": f"{one.measured:.3f}",
+                    "printed bound": f"{one.printed:.3f}",
+                    "mu = 1, lambda < 0": f"{one.unrestricted:.3f}",
+                    "corrected": f"{one.bound:.3f}",
+                    "": "printed bound broken" if one.measured > one.printed else "",
+                }
+                for one in [*breaks, *slower]
+            ],
+            title="F = 0, u0 a cosine in a wide smooth window",
+        )
+        print_table(
+            [
+                {
+                    "sigma": f"{one.sigma:g}",
+                    "exponent": f"{one.exponent:.3f}",
+                    "constant": f"{one.constant:.2f}",
+                }
+                for one in smooth
+            ],
+            title="Theorem 1: largest change against |delta| / sigma",
+        )
+        self.draw("pde-theorems", lambda: pictures.theorem_checks(cases, breaks, smooth))
+        values = {
+            "cases": [case.to_json() for case in cases],
+            "breaks": [one.to_json() for one in [*breaks, *slower]],
+            "smoothness": [one.to_json() for one in smooth],
+        }
+        return values, int(max(case.ratio for case in cases) > 1)
+
+
+def _theorem_rows(cases: list[theorems.Case]) -> list[Row]:
+    rows = []
+    for name, chosen in (
+        ("all", cases),
+        ("forward (Eq. 12)", [case for case in cases if not case.backward]),
+        ("backward (Remark 1)", [case for case in cases if case.backward]),
+        ("gamma above 1", [case for case in cases if case.gamma > 1]),
+    ):
+        if chosen:
+            ratios = [case.ratio for case in chosen]
+            printed = [case.measured / case.printed for case in chosen]
+            rows.append(
+                {
+                    "cases": name,
+                    "number": len(chosen),
+                    "smallest": f"{min(ratios):.3f}",
+                    "largest": f"{max(ratios):.4f}",
+                    "largest with mu = 1": f"{max(c.measured / c.mu_one for c in chosen):.3f}",
+                    "largest, printed": f"{max(printed):.3f}",
+                    "printed broken": sum(ratio > 1 for ratio in printed),
+                }
+            )
+    return rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classifier(Study):
+    """Networks with noise on two-dimensional data beside the spectral solution."""
+
+    data: tuple[str, ...] = classifier.DATA
+    """Which data: moons, spirals."""
+    sigmas: tuple[float, ...] = classifier.SIGMAS
+    """Diffusion coefficients."""
+    layers: int = 16
+    """Layers of each network."""
+    epsilon: float = 0.2
+    """Largest change of a coordinate by the attack."""
+    iterations: int = 150
+    """Of training."""
+
+    def run(self) -> tuple[Any, int]:
+        """Train, attack, compare, print, draw."""
+        found = []
+        for data in self.data:
+            study = classifier.study_classifier(
+                data=data,
+                sigmas=self.sigmas,
+                layers=self.layers,
+                epsilon=self.epsilon,
+                iterations=self.iterations,
+                seed=self.seed,
+            )
+            print_table(
+                [
+                    {
+                        "sigma": f"{row.sigma:g}",
+                        "|u - y|": f"{row.residual:.3f}",
+                        "clean": f"{100 * row.natural:.1f} %",
+                        "attacked": f"{100 * row.robust:.1f} %",
+                        "net - equation, rms": f"{row.rms:.3f}",
+                        "largest": f"{row.largest:.3f}",
+                        "finer steps, rms": f"{row.refined_rms:.3f}",
+                        "Monte Carlo": f"{row.monte_carlo:.3f}",
+                        "steepest": f"{row.steepest:.2f}",
+                        "beyond f": f"{100 * row.overshoot:.1f} %",
+                    }
+                    for row in study.rows
+                ],
+                title=f"two {data}, {self.layers} layers, attacks of {self.epsilon:g}",
+            )
+            self.draw(f"pde-{data}", lambda study=study: pictures.classifier_surfaces(study))  # type: ignore[misc]
+            found.append(study.to_json())
+        return found, 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Characteristics(Study):
+    """Figures 1 to 3: the network as Euler's method for characteristics, training as control."""
+
+    def run(self) -> tuple[Any, int]:
+        """Measure, print, draw."""
+        study = study_characteristics(seed=self.seed)
+        print_table(
+            [
+                {"layers": layers, "error of u(x, 0)": f"{error:.4f}"}
+                for layers, error in zip(study.layers, study.errors, strict=True)
+            ],
+            title=f"a residual network against the transport equation: order {study.order:.3f}",
+            caption=f"Training (Eq. 9) takes the mean of |u(x_i, 0) - y_i| from "
+            f"{study.residuals[0]:.3f} to {study.residuals[-1]:.3f}; the largest left is "
+            f"{study.largest_residual:.3f}.",
+        )
+        self.draw("pde-network", paper_figures)
+        self.draw("pde-characteristics", lambda: pictures.characteristic_curves(study))
+        return study.to_json(), 0
+
+
+def command(
+    study: Annotated[
+        Characteristics | Figure4 | Verify | Particles | Mlmc | Theorems | Classifier,
+        tyro.conf.OmitArgPrefixes,
+        tyro.conf.OmitSubcommandPrefixes,
+    ],
+) -> int:
+    """Run the paper's theory: transport, convection-diffusion, Feynman-Kac, levels, theorems.
+
+    Args:
+        study: What to measure.
+    """
+    if study.json is not None:
+        writable(study.json)
+    if study.out is not None:
+        study.out.mkdir(parents=True, exist_ok=True)
+    values, code = study.run()
+    write_json(study.json, values)
+    return code

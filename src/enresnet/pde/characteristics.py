@@ -1,0 +1,83 @@
+r"""Characteristics, and the residual network as their Euler discretisation (Sec. 2.1, Fig. 3b).
+
+.. math:: \frac{dx}{dt} = F(x, t), \qquad x(t_{l+1}) = x(t_l) + \tfrac1L F(x(t_l), t_l) \qquad
+          \text{(Eqs. 5 to 7)}
+
+u is constant along a characteristic, so u(x, 0) = f(x(1)): the forward pass of a network solves
+the transport equation at one point. Training finds the velocity for which u(x_i, 0) = y_i (Eq. 9).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from enresnet import checks
+from enresnet.pde.classifier import two_dimensional
+from enresnet.pde.flow import Flow, train
+from enresnet.pde.particles import slope
+from enresnet.pde.spectral import Velocity
+from enresnet.pde.studies import reference, terminal, velocity
+from enresnet.randomness import named_generator
+
+
+def euler(field: Velocity, points: Tensor, *, layers: int) -> list[Tensor]:
+    """Return the points before each of ``layers`` residual mappings F/L, and at the end."""
+    checks.integer("layers", layers, low=1)
+    found = [points]
+    for layer in range(layers):
+        found.append(found[-1] + field(found[-1], layer / layers) / layers)
+    return found
+
+
+@dataclass(frozen=True)
+class CharacteristicStudy:
+    """A network against the transport equation, and the control problem solved by training."""
+
+    layers: list[int]
+    errors: list[float]  # |f(x_L) - u(x, 0)|, root mean square over the grid
+    order: float
+    residuals: list[float]  # mean |u(x_i, 0) - y_i| during training
+    largest_residual: float
+    paths: list[Tensor]  # of the trained network
+    labels: Tensor
+    curves: Tensor  # characteristics of the study's velocity, for the picture
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the numbers, without the paths."""
+        return {
+            "layers": self.layers,
+            "errors": self.errors,
+            "order": self.order,
+            "residuals": self.residuals,
+            "largest_residual": self.largest_residual,
+        }
+
+
+def study_characteristics(*, iterations: int = 200, seed: int = 0) -> CharacteristicStudy:
+    """Measure Euler's order against the spectral solution at sigma = 0, and solve Eq. 9."""
+    grid, exact = reference(sigma=0.0, size=64)
+    numbers = [8, 16, 32, 64]
+    ends = [euler(velocity, grid.points, layers=count)[-1] for count in numbers]
+    errors = [float((terminal(end) - exact).square().mean().sqrt()) for end in ends]
+    points, labels = two_dimensional("moons", 200, seed=seed)
+    flow = Flow(generator=named_generator(seed, "control problem"))
+    residuals = train(flow, points, labels, iterations=iterations)
+    with torch.no_grad():
+        paths = flow.paths(points)
+        largest = float((flow.terminal(paths[-1]) - labels).abs().max())
+    starts = grid.points[4::10, 4::10].reshape(-1, 2)
+    curves = torch.stack(euler(velocity, starts, layers=100))
+    return CharacteristicStudy(
+        numbers,
+        errors,
+        slope([1 / count for count in numbers], errors),
+        residuals,
+        largest,
+        paths,
+        labels,
+        curves,
+    )

@@ -1,0 +1,240 @@
+r"""Figure 4: the same random velocity with more and more diffusion.
+
+.. math:: u_t + F \cdot \nabla u + \tfrac12 \sigma^2 \Delta u = 0 \text{ on the unit square},
+          \quad F \sim U[-1, 1]^2 \text{ at each point of a grid}, \quad u(x, 1) = f \text{ random}
+
+What the text says of the pictures is measured: how steep u(x, 0) is, how much it varies, how fine
+its structure is, and how far a random point is from a level set used for classification.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.ndimage import distance_transform_edt
+from torch import Tensor
+
+from enresnet import checks
+from enresnet.pde.grid import Grid
+from enresnet.pde.semi_lagrangian import (
+    Draws,
+    bilinear,
+    check_times,
+    refinement,
+    solve_rough,
+)
+from enresnet.pde.spectral import check_sigmas, solve_backward
+from enresnet.progress import progress_bar
+from enresnet.randomness import named_generator
+
+SIGMAS = (0.0, 0.01, 0.1)
+SCALE = 0.03  # of the Gaussian that smooths f: bumps and hollows are then about 0.1 across
+DISTANCE_FACTOR = 4  # distances are measured on a grid so much finer
+FINE_WAVE = 10.0  # waves a unit length; f has nearly nothing above
+
+
+@dataclass(frozen=True)
+class Regularity:
+    """What the text claims of one panel, in numbers."""
+
+    sigma: float
+    lowest: float
+    highest: float
+    gradient: float  # root of the mean square of |grad u|
+    steepest: float  # largest |grad u|
+    total_variation: float  # mean of |grad u|
+    mean_wave: float  # of the power spectrum, in waves a unit length
+    fine_share: float  # of the power in waves above FINE_WAVE
+    distance: float  # of random points to the level set through the median, on average
+    near: float  # share of random points nearer to it than one spacing of the grid
+    overshoot: float  # beyond the range of f, as a share of that range
+
+    def to_json(self) -> dict[str, float]:
+        """Return the numbers by name."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Figure4:
+    """The four panels and their numbers; f comes last."""
+
+    grid: Grid
+    velocity: Draws
+    terminal: Tensor
+    solutions: dict[float, Tensor]
+    refinements: dict[float, int]
+    rows: list[Regularity]
+    terminal_row: Regularity
+    spectra: dict[float, tuple[list[float], list[float]]]
+    distances: dict[float, Tensor]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the numbers, without the panels."""
+        return {
+            "size": self.grid.size,
+            "rows": [row.to_json() for row in self.rows],
+            "terminal": self.terminal_row.to_json(),
+            "refinements": {str(sigma): factor for sigma, factor in self.refinements.items()},
+            "spectra": {
+                str(sigma): {"wave": waves, "power": power}
+                for sigma, (waves, power) in self.spectra.items()
+            },
+        }
+
+
+def draw_problem(grid: Grid, *, seed: int = 0, frozen: bool = False) -> tuple[Draws, Tensor]:
+    """Return the velocity and smooth random f from -1 to 1.
+
+    The velocity is drawn from U[-1, 1] at each point, for each time step anew as F(x, w(t))
+    suggests, or with ``frozen`` once for all.
+    """
+    checks.integer("seed", seed, low=0)
+
+    def draws(number: int) -> Tensor:
+        generator = named_generator(seed, f"velocity {0 if frozen else number} of figure 4")
+        drawn = 2 * torch.rand(*grid.shape, 2, generator=generator, dtype=torch.float64) - 1
+        return drawn.to(grid.device, grid.dtype)
+
+    generator = named_generator(seed, "terminal values of figure 4")
+    noise = torch.rand(grid.shape, generator=generator, dtype=torch.float64)
+    noise = noise.to(grid.device, grid.dtype)
+    smooth = grid.inverse(grid.transform(noise) * torch.exp(-grid.squared_waves * SCALE**2 / 2))
+    low, high = smooth.min(), smooth.max()
+    return draws, 2 * (smooth - low) / (high - low) - 1
+
+
+def figure4(
+    *,
+    size: int = 128,
+    steps: int = 1000,
+    sigmas: Sequence[float] = SIGMAS,
+    frozen: bool = False,
+    diffusions: int = 50,
+    points: int = 20_000,
+    seed: int = 0,
+    device: str = "cpu",
+) -> Figure4:
+    """Solve the problem of Figure 4 for each sigma and measure the solutions.
+
+    ``size`` is that of the grid on the unit square, ``steps`` those of time, ``diffusions`` how
+    often diffusion acts, ``points`` how many random points are tried for their distance to the
+    level set. ``frozen`` draws the velocity once rather than for each time step.
+    """
+    grid = Grid(size=size, device=device)
+    values = check_sigmas(sigmas).tolist()
+    if len(set(values)) < len(values):
+        raise ValueError(f"sigmas must differ, found {values}")
+    for sigma in values:
+        check_times(sigma=sigma, steps=steps, diffusions=diffusions)
+    checks.integer("points", points, low=1)
+    refinements = {s: refinement(grid, s, diffusions) if s > 0 else 1 for s in values}
+    velocity, terminal = draw_problem(grid, seed=seed, frozen=frozen)
+    places = torch.rand(
+        points, 2, generator=named_generator(seed, "level set"), dtype=torch.float64
+    ).to(grid.device)
+    solutions = {}
+    with progress_bar("solving", len(values)) as advance:
+        for sigma in values:
+            solutions[sigma] = solve_rough(
+                grid, velocity, terminal, sigma=sigma, steps=steps, diffusions=diffusions
+            )
+            advance(1, f"sigma = {sigma:g}")
+    panels = {**solutions, math.inf: terminal}
+    distances = {sigma: level_distance(grid, u)(places) for sigma, u in panels.items()}
+    limits = (float(terminal.min()), float(terminal.max()))
+    rows = [_measure(grid, sigma, u, distances[sigma], limits) for sigma, u in panels.items()]
+    return Figure4(
+        grid,
+        velocity,
+        terminal,
+        solutions,
+        refinements,
+        rows[:-1],
+        rows[-1],
+        {sigma: spectrum(grid, u) for sigma, u in panels.items()},
+        distances,
+    )
+
+
+def plain_spectral(
+    *,
+    size: int = 128,
+    steps: int = 1000,
+    sigmas: Sequence[float] = SIGMAS,
+    dealias: bool = True,
+    seed: int = 0,
+    device: str = "cpu",
+) -> dict[float, float]:
+    """Return the largest |u(x, 0)| that plain pseudo-spectral steps give, for each sigma.
+
+    With the velocity drawn once for all times. The truth is at most 1: this is the trap.
+    """
+    grid = Grid(size=size, device=device)
+    draws, terminal = draw_problem(grid, seed=seed, frozen=True)
+    found = solve_backward(grid, draws(0), terminal, sigma=sigmas, steps=steps, dealias=dealias)
+    return dict(zip(sigmas, found.abs().amax(dim=(1, 2)).tolist(), strict=True))
+
+
+def spectrum(grid: Grid, values: Tensor) -> tuple[list[float], list[float]]:
+    """Return wave numbers in waves a unit length and the power in each ring of them."""
+    values = grid.check_values("values", values)
+    power = torch.fft.fftn(values - values.mean()).abs() ** 2 / values.numel() ** 2
+    line = torch.fft.fftfreq(grid.size, d=grid.spacing, dtype=torch.float64)
+    radius = torch.stack(torch.meshgrid(line, line, indexing="ij")).norm(dim=0)
+    rings = (radius * grid.length).round().long().flatten()
+    sums = torch.zeros(int(rings.max()) + 1, dtype=torch.float64)
+    sums.index_add_(0, rings, power.flatten().cpu().double())
+    count = grid.size // 2
+    return [number / grid.length for number in range(1, count)], sums[1:count].tolist()
+
+
+def level_distance(grid: Grid, values: Tensor, level: float | None = None) -> Any:
+    """Return a function from points to their distance to a level set, the median's by default.
+
+    The values are continued bilinearly to a finer grid. Points next to a change of side are the
+    level set, up to half a spacing of that grid. The box repeats.
+    """
+    values = grid.check_values("values", values)
+    level = float(values.median()) if level is None else level
+    fine = grid.finer(DISTANCE_FACTOR)
+    above = (bilinear(grid, values)(fine.points) > level).cpu().numpy()
+    edge = np.zeros_like(above)
+    for axis in (0, 1):
+        change = above != np.roll(above, -1, axis=axis)
+        edge |= change | np.roll(change, 1, axis=axis)
+    if not edge.any():
+        raise ValueError(f"values must cross the level {level:g}, found none on its other side")
+    pad = fine.size // 2
+    wide = distance_transform_edt(~np.pad(edge, pad, mode="wrap"))[pad:-pad, pad:-pad]
+    table = torch.from_numpy(wide).to(grid.device, grid.dtype) * fine.spacing
+    return bilinear(fine, table)
+
+
+def _measure(
+    grid: Grid, sigma: float, values: Tensor, distances: Tensor, limits: tuple[float, float]
+) -> Regularity:
+    # Differences of neighbours, not of Fourier series: at sigma = 0 the values jump.
+    parts = [(values.roll(-1, dims=axis) - values) / grid.spacing for axis in (0, 1)]
+    slopes = torch.stack(parts).norm(dim=0)
+    waves, power = spectrum(grid, values)
+    total = sum(power)
+    low, high = limits
+    beyond = max(low - float(values.min()), float(values.max()) - high, 0.0)
+    return Regularity(
+        sigma=sigma,
+        lowest=float(values.min()),
+        highest=float(values.max()),
+        gradient=float((slopes**2).mean().sqrt()),
+        steepest=float(slopes.max()),
+        total_variation=float(slopes.mean()),
+        mean_wave=sum(w * p for w, p in zip(waves, power, strict=True)) / total,
+        fine_share=sum(p for w, p in zip(waves, power, strict=True) if w > FINE_WAVE) / total,
+        distance=float(distances.mean()),
+        near=float((distances < grid.spacing).double().mean()),
+        overshoot=beyond / (high - low),
+    )

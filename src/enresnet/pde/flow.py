@@ -1,0 +1,117 @@
+r"""A residual network on the plane whose layers are steps of an Ito process, without BatchNorm.
+
+.. math:: x_{l+1} = x_l + \tfrac1L F_l(x_l) + \sigma \sqrt{\tfrac1L}\, N(0, I), \qquad
+          F_l(x) = W_l \tanh(V_l x + a_l) + c_l, \qquad f(x) = \mathrm{sigmoid}(w \cdot x + b)
+
+u(x, 0) = E[f(x_L)] is the probability of class 1 (Eqs. 5 to 7 at sigma = 0, Eq. 14 otherwise).
+The paper's networks leave the factor sqrt(1/L) out: the noise that they call sigma a layer is
+sigma sqrt(1/L) here, so sigma here is theirs times sqrt(L).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy
+
+from enresnet import checks
+from enresnet.randomness import checked_generator
+
+
+class Flow(nn.Module):
+    """The network; ``sigma`` is that of the equation, over all of time."""
+
+    def __init__(
+        self,
+        *,
+        layers: int = 10,
+        width: int = 32,
+        sigma: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.layers = checks.integer("layers", layers, low=1)
+        width = checks.integer("width", width, low=1)
+        self.sigma = checks.number("sigma", sigma, low=0)
+        self.generator = checked_generator(generator)
+
+        def normal(*shape: int, scale: float) -> nn.Parameter:
+            drawn = torch.randn(*shape, generator=self.generator, dtype=torch.float64)
+            return nn.Parameter(scale * drawn)
+
+        self.inner = normal(layers, 2, width, scale=1.0)
+        self.shift = normal(layers, 1, width, scale=1.0)
+        self.outer = normal(layers, width, 2, scale=1 / math.sqrt(width))
+        self.drift = normal(layers, 1, 2, scale=0.0)
+        self.head = normal(2, scale=1.0)
+        self.bias = normal(1, scale=0.0)
+
+    def velocity(self, points: Tensor, layer: int) -> Tensor:
+        """Return F_l at points ... x 2."""
+        hidden = torch.tanh(points @ self.inner[layer] + self.shift[layer])
+        return hidden @ self.outer[layer] + self.drift[layer]
+
+    def terminal(self, points: Tensor) -> Tensor:
+        """Return f at points ... x 2."""
+        return torch.sigmoid(points @ self.head + self.bias)
+
+    def paths(self, points: Tensor, *, substeps: int = 1) -> list[Tensor]:
+        """Return where points are before each layer and at the end, for one draw of the noise.
+
+        More than one of ``substeps`` takes each layer's velocity in smaller Euler steps.
+        """
+        step = 1 / (self.layers * substeps)
+        found = [points]
+        for layer in range(self.layers):
+            for _ in range(substeps):
+                points = points + step * self.velocity(points, layer)
+                if self.sigma:
+                    drawn = torch.randn(points.shape, generator=self.generator, dtype=points.dtype)
+                    points = points + self.sigma * math.sqrt(step) * drawn.to(points.device)
+            found.append(points)
+        return found
+
+    def probability(self, points: Tensor, *, draws: int = 1, substeps: int = 1) -> Tensor:
+        """Return u(x, 0) at points N x 2, as the mean over draws of the noise."""
+        draws = draws if self.sigma else 1
+        many = points.unsqueeze(0).expand(draws, -1, -1)
+        return self.terminal(self.paths(many, substeps=substeps)[-1]).mean(dim=0)
+
+
+def train(
+    flow: Flow,
+    points: Tensor,
+    labels: Tensor,
+    *,
+    iterations: int = 400,
+    draws: int = 4,
+    learning_rate: float = 0.02,
+    energy: float = 0.05,
+) -> list[float]:
+    """Find the velocity of the control problem (Eq. 9) and return mean |u(x_i, 0) - y_i| over time.
+
+    Cross-entropy of the mean over ``draws`` of the noise, by Adam with a rate that falls to 0.
+    ``energy`` is the price of the mean of |F|^2 along the paths: among the velocities that solve
+    the problem it prefers slow ones, which keep the points in a bounded part of the plane.
+    """
+    checks.integer("iterations", iterations, low=1)
+    checks.integer("draws", draws, low=1)
+    checks.number("energy", energy, low=0)
+    optimiser = torch.optim.Adam(flow.parameters(), lr=learning_rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, iterations)
+    curve = []
+    for _ in range(iterations):
+        many = points.expand(draws if flow.sigma else 1, -1, -1)
+        path = flow.paths(many)
+        found = flow.terminal(path[-1]).mean(dim=0)
+        speeds = [flow.velocity(x, layer).square().sum(-1) for layer, x in enumerate(path[:-1])]
+        loss = binary_cross_entropy(found.clamp(1e-7, 1 - 1e-7), labels.double())
+        loss = loss + energy * torch.stack(speeds).mean() + 1e-3 * flow.head.square().sum()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+        curve.append(float((found.detach() - labels).abs().mean()))
+    return curve

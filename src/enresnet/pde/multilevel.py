@@ -1,0 +1,189 @@
+r"""Multi-level Monte Carlo (Giles): most paths on coarse steps, few on fine ones (Sec. 5).
+
+.. math:: E[P_K] = E[P_0] + \sum_{l=1}^K E[P_l - P_{l-1}], \qquad
+          n_l = \frac{2}{\epsilon^2} \sqrt{V_l / C_l} \sum_k \sqrt{V_k C_k}
+
+P_l is f at the end of a path of 2^l steps. The two paths of a difference share their Brownian
+motion: a coarse step takes the sum of the two fine increments, so the difference has a small
+variance V_l. Half the squared error is allowed to the variance, half to the bias, which is judged
+from the last differences. Plain Monte Carlo takes all paths on the finest level.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from enresnet import checks
+from enresnet.pde.particles import BATCH, Function
+from enresnet.pde.spectral import Velocity
+from enresnet.randomness import checked_generator
+
+PILOT = 500  # paths of a level before its variance is known
+DEEPEST = 14
+
+
+@dataclass(frozen=True)
+class Level:
+    """What one level of the sum was found to be."""
+
+    steps: int
+    samples: int
+    mean: float
+    variance: float
+    cost: int  # steps of one sample, of both its paths
+
+    def to_json(self) -> dict[str, float]:
+        """Return plain values."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class MultilevelEstimate:
+    """An estimate of u(x, 0) to a wanted error, its levels and its cost in Euler steps."""
+
+    mean: float
+    standard_error: float
+    bias: float  # as estimated from the last differences
+    epsilon: float
+    cost: int
+    levels: list[Level]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {**vars(self), "levels": [level.to_json() for level in self.levels]}
+
+
+class Sampler:
+    """Draws of P_l - P_(l-1) at one point, coupled by their Brownian motion."""
+
+    def __init__(
+        self,
+        velocity: Velocity,
+        values: Function,
+        point: Tensor,
+        *,
+        sigma: float,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        if not isinstance(point, Tensor) or point.ndim != 1 or not point.is_floating_point():
+            raise ValueError("point must be a floating-point vector")
+        self.velocity, self.values, self.point = velocity, values, point
+        self.sigma = checks.number("sigma", sigma, low=0)
+        self.generator = checked_generator(generator)
+
+    def differences(self, level: int, count: int, *, coupled: bool = True) -> Tensor:
+        """Return ``count`` draws of P_l - P_(l-1), or of P_l alone at level 0 or uncoupled."""
+        together = max(1, BATCH // len(self.point))
+        parts = [
+            self._batch(level, min(together, count - start), coupled)
+            for start in range(0, count, together)
+        ]
+        return torch.cat(parts)
+
+    def _batch(self, level: int, count: int, coupled: bool) -> Tensor:
+        steps = 2**level
+        step = 1 / steps
+        width = self.sigma * math.sqrt(step)
+        fine = self.point.expand(count, -1)
+        coarse = fine
+        for number in range(0, steps, 2 if level else 1):
+            total: Tensor | float = 0.0
+            for half in range(2 if level else 1):
+                draw = torch.randn(fine.shape, generator=self.generator, dtype=fine.dtype).to(
+                    fine.device
+                )
+                time = (number + half) * step
+                fine = fine + step * self.velocity(fine, time) + width * draw
+                total = total + width * draw
+            if level and coupled:
+                coarse = coarse + 2 * step * self.velocity(coarse, number * step) + total
+        found = self.values(fine).double()
+        return found - self.values(coarse).double() if level and coupled else found
+
+
+def multilevel(sampler: Sampler, *, epsilon: float) -> MultilevelEstimate:
+    """Return the mean to a root mean square error of about ``epsilon``, by Giles' algorithm."""
+    epsilon = _positive(epsilon)
+    totals: list[Tensor] = []  # count, sum, sum of squares; one a level
+    wanted: list[int] = []
+    while True:
+        totals.append(torch.zeros(3, dtype=torch.float64))
+        wanted.append(PILOT)
+        while any(int(t[0]) < n for t, n in zip(totals, wanted, strict=True)):
+            for level, (sums, n) in enumerate(zip(totals, wanted, strict=True)):
+                if (missing := n - int(sums[0])) > 0:
+                    draws = sampler.differences(level, missing)
+                    sums += torch.stack(
+                        [torch.tensor(float(missing)), draws.sum(), (draws**2).sum()]
+                    ).to(sums)
+            levels = [_level(number, sums) for number, sums in enumerate(totals)]
+            share = sum(math.sqrt(level.variance * level.cost) for level in levels)
+            wanted = [
+                max(
+                    PILOT,
+                    math.ceil(2 / epsilon**2 * math.sqrt(level.variance / level.cost) * share),
+                )
+                for level in levels
+            ]
+        bias = _bias([level.mean for level in levels])
+        if len(levels) > 3 and bias < epsilon / math.sqrt(2):
+            break
+        if len(levels) > DEEPEST:
+            raise ValueError(
+                f"epsilon must be larger: {2**DEEPEST} steps leave a bias of {bias:.2g}, found "
+                f"{epsilon:g}"
+            )
+    return MultilevelEstimate(
+        mean=sum(level.mean for level in levels),
+        standard_error=math.sqrt(sum(level.variance / level.samples for level in levels)),
+        bias=bias,
+        epsilon=epsilon,
+        cost=sum(level.samples * level.cost for level in levels),
+        levels=levels,
+    )
+
+
+def plain(sampler: Sampler, *, epsilon: float, level: int) -> MultilevelEstimate:
+    """Return the mean over paths of 2^level steps alone, as many as ``epsilon`` asks for."""
+    epsilon = _positive(epsilon)
+    checks.integer("level", level, low=0)
+    pilot = sampler.differences(level, PILOT, coupled=False)
+    count = max(PILOT, math.ceil(2 / epsilon**2 * float(pilot.var())))
+    draws = pilot
+    if count > PILOT:
+        draws = torch.cat([pilot, sampler.differences(level, count - PILOT, coupled=False)])
+    variance = float(draws.var())
+    one = Level(2**level, count, float(draws.mean()), variance, 2**level)
+    return MultilevelEstimate(
+        one.mean,
+        math.sqrt(variance / count),
+        math.nan,
+        epsilon,
+        count * one.cost,
+        [one],
+    )
+
+
+def _positive(epsilon: float) -> float:
+    if not checks.number("epsilon", epsilon, low=0) > 0:
+        raise ValueError("epsilon must be above 0, found 0")
+    return float(epsilon)
+
+
+def _level(number: int, sums: Tensor) -> Level:
+    count, total, squares = sums.tolist()
+    mean = total / count
+    variance = max(squares / count - mean**2, 0.0) * count / (count - 1)
+    steps = 2**number
+    return Level(steps, int(count), mean, variance, steps + steps // 2)
+
+
+def _bias(means: list[float]) -> float:
+    """Return the bias of weak order 1: what the differences, halving, would still add up to."""
+    last = [abs(mean) / 2**back for back, mean in enumerate(reversed(means[1:][-2:]))]
+    return max(last, default=math.inf)

@@ -1,0 +1,285 @@
+"""Pictures of the studies: perceptual colour maps, shared scales, captions that say what to see."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from enresnet.drawing import COLOURS, blank, plain
+from enresnet.pde.characteristics import CharacteristicStudy
+from enresnet.pde.classifier import HALF_WIDTH, ClassifierStudy
+from enresnet.pde.depth_levels import WAYS, DepthLevel
+from enresnet.pde.figure4 import Figure4
+from enresnet.pde.studies import MultilevelStudy, ParticleStudy
+from enresnet.pde.theorems import Break, Case, Smoothness
+from enresnet.pde.verify import Check
+
+# Distinct to colour-blind eyes (Okabe and Ito), for lines that share a panel.
+LINES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#555555")
+DIVERGING = "RdBu_r"
+CAPTION = 8.5
+
+
+def _caption(figure: Figure, text: str) -> None:
+    figure.supxlabel(text, fontsize=CAPTION, x=0.01, ha="left", color="#333")
+
+
+def _ticks(axes: Axes, values: Sequence[float]) -> None:
+    """Mark what was measured along a logarithmic axis, and nothing between."""
+    axes.set_xticks(list(values), [f"{value:.3g}" for value in values])
+    axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+
+
+def figure4_panels(result: Figure4) -> Figure:
+    """Draw the panels of Figure 4 on one colour scale, and their regularity."""
+    figure = blank(11.0, 6.7)
+    panels = [*((f"$\\sigma = {s:g}$: $u(x, 0)$", u) for s, u in result.solutions.items())]
+    panels.append(("terminal values $u(x, 1)$", result.terminal))
+    columns = len(panels)
+    grid = figure.add_gridspec(2, 2 * columns, height_ratios=(1.25, 1))
+    line = (result.grid.points[:, 0, 0]).tolist()
+    tops = [figure.add_subplot(grid[0, 2 * k : 2 * k + 2]) for k in range(columns)]
+    shown = None
+    for number, (axes, (title, values)) in enumerate(zip(tops, panels, strict=True)):
+        table = values.T.cpu().numpy()
+        shown = axes.pcolormesh(
+            line, line, table, cmap=DIVERGING, vmin=-1, vmax=1, rasterized=True, shading="nearest"
+        )
+        axes.contour(line, line, table, levels=10, colors="k", linewidths=0.45)
+        axes.set_aspect("equal")
+        axes.set_title(f"({'abcdefgh'[number]}) {title}", fontsize=9.5)
+        axes.set_xticks([0, 0.5, 1], ["0", "", "1"])
+        axes.set_yticks([0, 0.5, 1], ["0", "", "1"] if number == 0 else [])
+    assert shown is not None
+    figure.colorbar(shown, ax=tops, shrink=0.75, pad=0.01)
+    third = 2 * columns // 2
+    left = plain(figure.add_subplot(grid[1, :third]))
+    right = plain(figure.add_subplot(grid[1, third:]))
+    for colour, (sigma, (waves, power)) in zip(LINES, result.spectra.items(), strict=False):
+        name = "f" if math.isinf(sigma) else f"$\\sigma = {sigma:g}$"
+        left.loglog(waves, [max(p, 1e-20) for p in power], color=colour, lw=1.6, label=name)
+        distances = result.distances[sigma].sort().values.cpu()
+        share = [(k + 1) / len(distances) for k in range(len(distances))]
+        right.plot(distances, share, color=colour, lw=1.6, label=name)
+    left.set_ylim(1e-10, 1)
+    left.set_xlabel("waves a unit length", fontsize=9)
+    left.set_ylabel("power in a ring", fontsize=9)
+    left.legend(frameon=False, fontsize=8.5)
+    right.set_xlim(0, 0.2)
+    right.set_ylim(0, 1)
+    right.set_xlabel("distance to the level set through the median", fontsize=9)
+    right.set_ylabel("share of random points nearer", fontsize=9)
+    _caption(
+        figure,
+        "Ten level lines a panel, one colour scale. Without diffusion the bumps keep their height "
+        "but their level lines are jagged and come close to most points;\ndiffusion empties the "
+        "fine waves and moves the level set away. All panels stay in the range of f.",
+    )
+    return figure
+
+
+def verification(checks: Sequence[Check]) -> Figure:
+    """Draw each check as found over bound, or as bound over found where more is better."""
+    figure = blank(8.5, 0.27 * len(checks) + 1.2)
+    axes = figure.subplots()
+    for place, check in enumerate(checks):
+        share = check.bound / check.found if check.at_least else check.found / check.bound
+        good = check.holds
+        share = max(share, 1e-8)
+        axes.plot([1e-8, share], [place, place], color="#bbb", lw=1, zorder=1)
+        axes.scatter(share, place, color=COLOURS[1] if good else COLOURS[0], s=28)
+    axes.axvline(1, color="k", lw=1)
+    axes.set_xscale("log")
+    axes.set_yticks(range(len(checks)), [check.name for check in checks], fontsize=8)
+    axes.invert_yaxis()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlabel("share of what is allowed (right of the line: a check fails)", fontsize=9)
+    return figure
+
+
+def particle_errors(study: ParticleStudy) -> Figure:
+    """Draw the weak error against the step, and the sampling error against the paths."""
+    figure = blank(9.0, 3.9)
+    left, right = (plain(axes) for axes in figure.subplots(1, 2))
+    lengths = [1 / count for count in study.weak_steps]
+    left.errorbar(
+        lengths, study.weak_errors, study.weak_bars, color=LINES[0], marker="o", capsize=3, lw=1.5
+    )
+    guide = [study.weak_errors[-1] * length / lengths[-1] for length in lengths]
+    left.plot(lengths, guide, color="#888", ls="--", lw=1, label="order 1")
+    left.set(xscale="log", yscale="log", xlabel="time step 1/L", ylabel="error of the mean")
+    _ticks(left, lengths)
+    left.set_title(f"bias of Euler-Maruyama: order {study.weak_order:.2f}", fontsize=10)
+    left.legend(frameon=False, fontsize=8.5)
+    for colour, (method, errors) in zip(LINES, study.path_errors.items(), strict=False):
+        label = f"{method}: order {study.path_orders[method]:.2f}"
+        right.loglog(study.path_numbers, errors, color=colour, marker="o", lw=1.5, label=label)
+    first = study.path_errors["independent"][0]
+    guide = [first * math.sqrt(study.path_numbers[0] / n) for n in study.path_numbers]
+    right.loglog(study.path_numbers, guide, color="#888", ls="--", lw=1, label="order -1/2")
+    right.set(xlabel="paths", ylabel="error of sampling")
+    right.set_title("error of the number of paths", fontsize=10)
+    right.legend(frameon=False, fontsize=8.5)
+    _caption(
+        figure,
+        "Particles against the spectral solution. More layers take away the bias, more paths the "
+        "noise; quasi-random paths converge faster here.",
+    )
+    return figure
+
+
+def multilevel_costs(study: MultilevelStudy, depths: Sequence[DepthLevel]) -> Figure:
+    """Draw variances by level, cost against error, and the same for depths of networks."""
+    figure = blank(11.0, 3.9)
+    first, second, third = (plain(axes) for axes in figure.subplots(1, 3))
+    levels = study.rows[-1].multilevel.levels
+    numbers = list(range(len(levels)))
+    first.semilogy(numbers, [level.variance for level in levels], "o-", color=LINES[0])
+    first.set(xlabel="level l (2$^l$ steps)", ylabel="variance of $P_l - P_{l-1}$")
+    first.set_title(f"variance: order {study.variance_order:.2f} in the step", fontsize=10)
+    sizes = [row.epsilon for row in study.rows]
+    plain_costs = [row.plain.cost for row in study.rows]
+    second.loglog(sizes, plain_costs, "s-", color=LINES[1], label="plain Monte Carlo")
+    second.loglog(
+        sizes, [row.multilevel.cost for row in study.rows], "o-", color=LINES[0], label="levels"
+    )
+    second.set(xlabel="wanted error", ylabel="Euler steps")
+    _ticks(second, sizes)
+    second.set_title(f"cost: {study.rows[-1].gain:.0f} times less at the left", fontsize=10)
+    second.legend(frameon=False, fontsize=8.5)
+    for colour, way in zip(LINES, WAYS, strict=False):
+        rows = [row for row in depths if row.way == way]
+        names = [f"{row.coarse} to {row.fine}" for row in rows]
+        third.semilogy(names, [row.ratio for row in rows], "o-", color=colour, label=way)
+    third.axhline(1, color="k", lw=0.8)
+    third.set(xlabel="layers", ylabel="variance of difference / of output")
+    third.set_title("networks of different depth", fontsize=10)
+    third.legend(frameon=False, fontsize=8.5)
+    _caption(
+        figure,
+        "Levels pay where both paths of a difference stay together. Networks with tied weights do; "
+        "those trained separately are different functions.",
+    )
+    return figure
+
+
+def theorem_checks(
+    cases: Sequence[Case], breaks: Sequence[Break], smooth: Sequence[Smoothness]
+) -> Figure:
+    """Draw Theorem 2 on random fields, where the printed one breaks, and Theorem 1."""
+    figure = blank(11.0, 4.0)
+    first, second, third = (plain(axes) for axes in figure.subplots(1, 3))
+    shown = first.scatter(
+        [case.bound for case in cases],
+        [case.measured for case in cases],
+        c=[case.sigma for case in cases],
+        cmap="viridis",
+        s=11,
+    )
+    ends = [min(case.measured for case in cases), max(case.bound for case in cases)]
+    first.plot(ends, ends, color="k", lw=1)
+    first.set(xscale="log", yscale="log", xlabel="corrected bound", ylabel="measured")
+    first.set_title("Theorem 2: largest $|\\nabla u|$", fontsize=10)
+    figure.colorbar(shown, ax=first, label="$\\sigma$", pad=0.01)
+    sigmas = [one.sigma for one in breaks]
+    second.semilogy(sigmas, [one.measured for one in breaks], "ko-", label="measured")
+    second.semilogy(sigmas, [one.printed for one in breaks], "s--", color=LINES[1], label="printed")
+    second.semilogy(sigmas, [one.bound for one in breaks], "^-", color=LINES[0], label="corrected")
+    second.set(xlabel="$\\sigma$", ylabel="largest $|\\nabla u(x, 1)|$")
+    second.set_title("$F = 0$, $u_0 = \\cos x$ in a window", fontsize=10)
+    second.legend(frameon=False, fontsize=8.5)
+    for colour, row in zip(LINES, smooth, strict=False):
+        third.loglog(row.distances, row.changes, color=colour, lw=1.5, label=f"{row.sigma:g}")
+    third.set(xlabel="$|\\delta| / \\sigma$", ylabel="largest change of $u(x, 0)$")
+    third.set_title("Theorem 1", fontsize=10)
+    third.legend(frameon=False, fontsize=8.5, title="$\\sigma$")
+    _caption(
+        figure,
+        "Left: no point above the line. Middle: the printed bound falls below what is measured. "
+        "Right: slope 1 for every $\\sigma$, within a factor 2 of one curve.",
+    )
+    return figure
+
+
+def classifier_surfaces(study: ClassifierStudy) -> Figure:
+    """Draw each network's surface above the spectral solution of its own velocity."""
+    count = len(study.rows)
+    figure = blank(2.75 * count + 0.7, 6.1)
+    panels = figure.subplots(2, count, squeeze=False, sharex=True, sharey=True)
+    line = study.grid.points[study.inside, 0, 0].tolist()
+    shown = None
+    for column, row in enumerate(study.rows):
+        pair = (study.network[column], study.spectral[column])
+        for axes, values in zip(panels[:, column], pair, strict=True):
+            shown = _surface(axes, line, values.T.numpy())
+            for label, colour in ((0, "#10306b"), (1, "#7a1010")):
+                chosen = study.points[study.labels == label]
+                axes.scatter(
+                    chosen[:, 0], chosen[:, 1], s=6, color=colour, edgecolors="w", linewidths=0.3
+                )
+        panels[0][column].set_title(
+            f"$\\sigma = {row.sigma:g}$: clean {100 * row.natural:.1f} %, attacked "
+            f"{100 * row.robust:.1f} %",
+            fontsize=8.2,
+        )
+        panels[1][column].set_title(f"rms difference {row.rms:.3f}", fontsize=9)
+    panels[0][0].set_ylabel("the noisy network", fontsize=10)
+    panels[1][0].set_ylabel("its equation, by Fourier series", fontsize=10)
+    assert shown is not None
+    figure.colorbar(shown, ax=panels, shrink=0.6, pad=0.01, label="u(x, 0), probability of class 1")
+    _caption(
+        figure,
+        f"Two {study.data}, {study.layers} layers, attacks of {study.epsilon:g} a coordinate. "
+        "Noise widens the white band between the classes;\nthe network and its equation show one "
+        "surface.",
+    )
+    return figure
+
+
+def _surface(axes: Axes, line: list[float], table: Any) -> Any:
+    shown = axes.pcolormesh(
+        line, line, table, cmap=DIVERGING, vmin=0, vmax=1, shading="gouraud", rasterized=True
+    )
+    axes.contour(line, line, table, levels=[0.5], colors="k", linewidths=1)
+    axes.set_aspect("equal")
+    axes.set_xlim(-HALF_WIDTH, HALF_WIDTH)
+    axes.set_ylim(-HALF_WIDTH, HALF_WIDTH)
+    return shown
+
+
+def characteristic_curves(study: CharacteristicStudy) -> Figure:
+    """Draw Figure 3b: characteristics, a network's order, and the control problem."""
+    figure = blank(11.0, 3.9)
+    first, second, third = figure.subplots(1, 3)
+    paths = [path.numpy() for path in study.paths]
+    for index in range(0, len(study.labels), 3):
+        colour = COLOURS[int(study.labels[index])]
+        first.plot(
+            [path[index, 0] for path in paths],
+            [path[index, 1] for path in paths],
+            color=colour,
+            lw=0.6,
+        )
+        first.scatter(*paths[0][index], color=colour, s=6)
+        first.scatter(*paths[-1][index], color=colour, s=10, marker="x", lw=0.8)
+    first.set_aspect("equal", adjustable="datalim")
+    first.set_title("characteristics of a trained network", fontsize=10)
+    first.set(xlabel="$x_1$", ylabel="$x_2$")
+    lengths = [1 / count for count in study.layers]
+    plain(second).loglog(lengths, study.errors, "o-", color=LINES[0])
+    second.set(xlabel="1 / layers", ylabel="error of u(x, 0)")
+    _ticks(second, lengths)
+    second.set_title(f"network against equation: order {study.order:.2f}", fontsize=10)
+    plain(third).semilogy(study.residuals, color=LINES[0], lw=1.5)
+    third.set(xlabel="iteration", ylabel="mean $|u(x_i, 0) - y_i|$")
+    third.set_title("training as control (Eq. 9)", fontsize=10)
+    _caption(
+        figure,
+        "Dots are data, crosses where the layers carry it: u is constant along each line, so the "
+        "classes must part. A residual network is Euler's method for these lines.",
+    )
+    return figure

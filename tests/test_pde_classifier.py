@@ -1,0 +1,144 @@
+"""From the equation to a classifier, and the command line of the studies."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from enresnet.cli import main
+from enresnet.pde import verify as verification
+from enresnet.pde.classifier import (
+    HALF_WIDTH,
+    OnImages,
+    spectral_surface,
+    study_classifier,
+    to_images,
+    two_dimensional,
+)
+from enresnet.pde.flow import Flow, train
+from enresnet.pde.grid import Grid
+from enresnet.pde.verify import Check
+from enresnet.randomness import named_generator
+
+
+@pytest.mark.parametrize("name", ["moons", "spirals"])
+def test_data_lies_in_the_square_and_repeats(name):
+    points, labels = two_dimensional(name, 100, seed=1)
+    again, _ = two_dimensional(name, 100, seed=1)
+    assert torch.equal(points, again)
+    assert points.abs().max() < HALF_WIDTH
+    assert labels.double().mean() == 0.5
+
+
+def test_noise_of_a_layer_is_sigma_over_root_l():
+    flow = Flow(layers=16, sigma=0.8, generator=named_generator(0, "flow"))
+    with torch.no_grad():
+        flow.outer.zero_()
+        ends = flow.paths(torch.zeros(20_000, 2, dtype=torch.float64))
+    assert float((ends[1] - ends[0]).std()) == pytest.approx(0.8 / 4, rel=0.03)
+    assert float(ends[-1].std()) == pytest.approx(0.8, rel=0.03)
+
+
+@pytest.fixture(scope="module")
+def study():
+    return study_classifier(sigmas=(0.0, 0.3), iterations=100, draws=32, size=160)
+
+
+def test_the_network_and_its_equation_agree(study):
+    for row in study.rows:
+        assert row.rms < 0.05
+        assert row.overshoot < 0.02
+    assert study.rows[0].steepest > 1.5 * study.rows[1].steepest
+
+
+def test_noise_helps_under_attack(study):
+    plain, noisy = study.rows
+    assert plain.natural > 0.95
+    assert noisy.natural > 0.95
+    assert noisy.robust > plain.robust
+
+
+def test_the_surface_without_velocity_is_the_heat_equation():
+    flow = Flow(layers=2, sigma=0.5, generator=named_generator(0, "flow"))
+    flow.requires_grad_(False)
+    flow.outer.zero_()
+    grid = Grid(size=128, length=12.0, origin=-6.0)
+    place = (70, 60)
+    nodes = torch.linspace(-8, 8, 4001, dtype=torch.float64)
+    weights = torch.exp(-(nodes**2) / 2)
+    slope = 0.5 * float(flow.head.norm())
+    middle = float(grid.points[place] @ flow.head + flow.bias)
+    exact = (torch.sigmoid(middle + slope * nodes) * weights).sum() / weights.sum()
+    assert float(spectral_surface(flow, grid)[place]) == pytest.approx(float(exact), abs=1e-4)
+
+
+def test_images_are_points():
+    flow = Flow(layers=2, generator=named_generator(0, "flow"))
+    points, _ = two_dimensional("spirals", 10)
+    logits = OnImages(flow, draws=1)(to_images(points))
+    torch.testing.assert_close(logits[:, 1].exp(), flow.probability(points))
+
+
+def test_training_leaves_torchs_generator_alone():
+    before = torch.random.get_rng_state()
+    points, labels = two_dimensional("moons", 20)
+    train(Flow(layers=2, sigma=0.1), points, labels, iterations=2)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"data": "mons"}, "Did you mean moons"),
+        ({"sigmas": (-0.1,)}, "sigma"),
+        ({"size": 33}, "even"),
+        ({"epsilon": -1.0}, "epsilon"),
+    ],
+)
+def test_bad_input(change, message):
+    with pytest.raises(ValueError, match=message):
+        study_classifier(**change)
+
+
+def test_the_command_prints_writes_and_draws(capsys, tmp_path):
+    words = ["pde", "figure4", "--size", "32", "--steps", "100", "--diffusions", "25"]
+    words += ["--sigmas", "0", "0.1"]
+    assert main([*words, "--json", str(tmp_path / "f.json"), "--out", str(tmp_path / "new")]) == 0
+    assert "Figure 4: 32 x 32" in capsys.readouterr().out
+    rows = json.loads((tmp_path / "f.json").read_text())["rows"]
+    assert [row["sigma"] for row in rows] == [0, 0.1]
+    assert all(math.isfinite(value) for row in rows for value in row.values())
+    assert (tmp_path / "new" / "pde-figure4.png").stat().st_size > 10_000
+    assert "<svg" in (tmp_path / "new" / "pde-figure4.svg").read_text()[:1000]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["figure4", "--size", "33"], "size must be even"),
+        (["figure4", "--sigmas=-1"], "sigma must be"),
+        (["figure4", "--json", "/nowhere/file"], "folder does not exist"),
+        (["particles", "--sigma", "0"], "sigma must be above 0"),
+        (["mlmc", "--epsilons", "0.1"], "at least two"),
+        (["theorems", "--cases", "1"], "cases"),
+        (["classifier", "--data", "circles"], "data must be one of"),
+    ],
+)
+def test_bad_input_ends_with_code_2(words, message, capsys):
+    assert main(["pde", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("found", "code"), [(0.5, 0), (2.0, 1), (math.nan, 1)])
+def test_a_failed_check_ends_with_code_1(found, code, monkeypatch, capsys, tmp_path):
+    from enresnet.cli import pde
+
+    monkeypatch.setattr(pde, "verify", lambda seed: [Check(f"check {seed}", found, 1.0)])
+    assert main(["pde", "verify", "--out", str(tmp_path)]) == code
+    assert ("FAILS" in capsys.readouterr().out) == bool(code)
+
+
+@pytest.mark.slow
+def test_every_check_holds():
+    assert all(check.holds for check in verification.verify())

@@ -1,0 +1,148 @@
+"""Figure 4: the chain along characteristics is right, keeps the range, shows what is claimed."""
+
+import math
+
+import pytest
+import torch
+
+from enresnet.pde import Grid, feynman_kac, solve_backward, solve_rough
+from enresnet.pde.figure4 import draw_problem, figure4, level_distance, spectrum
+from enresnet.pde.semi_lagrangian import SMOOTH_FACTOR, GaussianChain, bilinear, refinement
+
+
+def test_it_agrees_with_the_spectral_solution_where_that_is_right():
+    grid = Grid(size=64)
+    points = 2 * math.pi * grid.points
+    wind = torch.stack([points[..., 1].sin(), points[..., 0].cos()], dim=-1) / 4
+    values = points[..., 0].cos() * points[..., 1].sin()
+    for sigma in (0.0, 0.1):
+        smooth = solve_backward(grid, wind, values, sigma=sigma, steps=200)[0]
+        rough = solve_rough(grid, wind, values, sigma=sigma, steps=200, diffusions=50)
+        assert (smooth - rough).abs().max() < 2e-3
+
+
+def test_it_agrees_with_particles_in_a_random_velocity():
+    grid = Grid(size=32)
+    draws, terminal = draw_problem(grid, frozen=True)
+    solution = solve_rough(grid, draws, terminal, sigma=0.1, steps=400, diffusions=100)
+    field = bilinear(grid, draws(0))
+    values = bilinear(grid.finer(SMOOTH_FACTOR), grid.refine(terminal, SMOOTH_FACTOR))
+    found = feynman_kac(
+        lambda points, _: field(points),
+        values,
+        grid.points[3::8, 5::8].reshape(-1, 2),
+        sigma=0.1,
+        steps=400,
+        paths=1000,
+        generator=torch.Generator().manual_seed(1),
+    )
+    scores = (found.mean - solution[3::8, 5::8].flatten()) / found.standard_error
+    assert scores.abs().max() < 3.5
+    assert scores.square().mean() < 2
+
+
+def test_a_gaussian_chain_has_the_right_moments():
+    grid = Grid(size=64)
+    generator = torch.Generator().manual_seed(0)
+    centres = 0.4 + 0.2 * torch.rand(50, 2, generator=generator, dtype=torch.float64)
+    for width in (0.5 / 64, 0.86 / 64, 0.87 / 64, 2 / 64):
+        chain = GaussianChain(grid, centres, width)
+        x = grid.points[..., 0].flatten()
+        torch.testing.assert_close(chain(torch.ones_like(x)), torch.ones(50).double())
+        mean = chain(x)
+        assert (mean - centres[:, 0]).abs().max() < 1e-3 * width
+        variance = chain(x**2) - mean**2
+        assert (variance / width**2 - 1).abs().max() < 0.01
+
+
+def test_bilinear_repeats_and_keeps_the_grid_values():
+    grid = Grid(size=8, length=2.0, origin=-1.0)
+    table = torch.rand(8, 8, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    at = bilinear(grid, table)
+    torch.testing.assert_close(at(grid.points), table)
+    torch.testing.assert_close(at(grid.points + 2.0), table)
+    halfway = grid.points + torch.tensor([grid.spacing / 2, 0.0])
+    torch.testing.assert_close(at(halfway), (table + table.roll(-1, dims=0)) / 2)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_claims_of_the_text_on_a_small_grid(frozen):
+    result = figure4(size=48, steps=400, diffusions=50, sigmas=(0.0, 0.03, 0.1), frozen=frozen)
+    none, little, much = result.rows
+    for row in result.rows:
+        assert row.overshoot < 0.01  # the maximum principle
+    assert none.highest - none.lowest > 1.6
+    for name in ("gradient", "total_variation", "mean_wave", "fine_share"):
+        assert getattr(none, name) > getattr(little, name) > getattr(much, name)
+    assert none.distance < little.distance < much.distance
+    assert none.gradient > result.terminal_row.gradient
+
+
+@pytest.mark.slow
+def test_figure_4_itself():
+    result = figure4()
+    none, little, much = result.rows
+    assert all(row.overshoot < 0.01 for row in result.rows)
+    assert none.highest - none.lowest > 1.9
+    assert 1.0 < little.highest - little.lowest < 1.8
+    assert much.highest - much.lowest < 0.5
+    assert none.gradient > 2 * little.gradient > 10 * much.gradient
+    assert much.distance > 2 * none.distance
+
+
+def test_terminal_values_and_velocity_are_as_the_text_says():
+    grid = Grid(size=64)
+    draws, values = draw_problem(grid, seed=3)
+    assert float(values.min()) == -1
+    assert float(values.max()) == 1
+    assert draws(0).abs().max() <= 1
+    assert abs(float(draws(0).var()) - 1 / 3) < 0.02
+    assert not torch.equal(draws(0), draws(1))
+    torch.testing.assert_close(draws(7), draws(7))
+    steady, _ = draw_problem(grid, seed=3, frozen=True)
+    torch.testing.assert_close(steady(0), steady(1))
+
+
+def test_spectrum_and_distance():
+    grid = Grid(size=64)
+    waves, power = spectrum(grid, (2 * math.pi * 5 * grid.points[..., 0]).cos())
+    assert max(zip(power, waves, strict=True))[1] == 5
+    assert sum(power) == pytest.approx(0.5)
+    stripes = (2 * math.pi * (grid.points[..., 0] + 1e-3)).sin()  # changes sign at 0 and 1/2
+    distance = level_distance(grid, stripes, level=0.0)
+    places = torch.tensor([[0.25, 0.3], [0.5, 0.9], [0.95, 0.1]], dtype=torch.float64)
+    found = distance(places)
+    torch.testing.assert_close(found, torch.tensor([0.25, 0.0, 0.05]).double(), atol=6e-3, rtol=0)
+    with pytest.raises(ValueError, match="cross the level"):
+        level_distance(grid, stripes, level=2.0)
+
+
+def test_finer_grids_for_smaller_sigma():
+    grid = Grid(size=128)
+    assert refinement(grid, 0.1, 50) == 2
+    assert refinement(grid, 0.01, 50) == 3
+    assert refinement(grid, 0.01, 200) == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sigma": -1.0}, "sigma"),
+        ({"steps": 130}, "multiple of twice diffusions"),
+        ({"velocity": torch.zeros(8, 8)}, "velocity must end"),
+        ({"terminal": torch.full((8, 8), math.nan)}, "terminal must be finite"),
+        ({"grid": Grid(size=8, dimensions=1)}, "2 dimensions"),
+    ],
+)
+def test_bad_input(change, message):
+    good = {
+        "grid": Grid(size=8),
+        "velocity": torch.zeros(8, 8, 2),
+        "terminal": torch.zeros(8, 8),
+        "sigma": 0.1,
+        "steps": 100,
+    }
+    with pytest.raises(ValueError, match=message):
+        solve_rough(**{**good, **change})
+    with pytest.raises(ValueError, match="must differ"):
+        figure4(sigmas=(0.1, 0.1))
