@@ -35,7 +35,7 @@ def test_noise_of_a_layer_is_sigma_over_root_l():
     flow = Flow(layers=16, sigma=0.8, generator=named_generator(0, "flow"))
     with torch.no_grad():
         flow.outer.zero_()
-        ends = flow.paths(torch.zeros(20_000, 2, dtype=torch.float64))
+        ends = flow.walk(torch.zeros(20_000, 2, dtype=torch.float64))[0]
     assert float((ends[1] - ends[0]).std()) == pytest.approx(0.8 / 4, rel=0.03)
     assert float(ends[-1].std()) == pytest.approx(0.8, rel=0.03)
 
@@ -47,9 +47,9 @@ def study():
 
 def test_the_network_and_its_equation_agree(study):
     for row in study.rows:
-        assert row.rms < 0.05
-        assert row.overshoot < 0.02
-    assert study.rows[0].steepest > 1.5 * study.rows[1].steepest
+        assert row.agreement.rms < 0.05
+        assert row.agreement.overshoot < 0.02
+    assert study.rows[0].agreement.steepest > 1.5 * study.rows[1].agreement.steepest
 
 
 def test_noise_helps_under_attack(study):

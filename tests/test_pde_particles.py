@@ -27,8 +27,8 @@ def test_particles_agree_with_the_spectral_solution(particles):
 
 
 def test_weak_order_one_in_the_time_step(particles):
-    assert particles.weak_order == pytest.approx(1, abs=0.1)
-    assert max(particles.weak_bars) < 0.1 * min(particles.weak_errors)
+    assert particles.weak.order == pytest.approx(1, abs=0.1)
+    assert max(particles.weak.bars) < 0.1 * min(particles.weak.errors)
 
 
 def test_order_one_half_in_the_paths(particles):
@@ -148,7 +148,7 @@ def test_a_deepened_network_follows_the_same_velocity():
     flow = Flow(layers=3, generator=named_generator(0, "flow"))
     deep = deepened(deepened(flow))
     points = POINT.expand(4, -1)
-    torch.testing.assert_close(deep.paths(points)[-1], flow.paths(points, substeps=4)[-1])
+    torch.testing.assert_close(deep.output(points), flow.output(points, substeps=4))
 
 
 def test_coupled_networks_share_their_noise():

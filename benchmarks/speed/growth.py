@@ -26,16 +26,14 @@ def growth(setting: Setting) -> dict[str, Any]:
         "batch": _grow({n: ("en1_resnet20", n) for n in batches}, setting),
         "depth": _grow({n: (f"en1_resnet{n}", base) for n in depths}, setting),
     }
-    steepest = max(row["steepness"] for table in tables.values() for row in table[1:])
+    steps = [row for table in tables.values() for row in table[1:]]
+    slopes = [row[name] for row in steps for name in ("steepness", "memory_steepness")]
     return {
-        "median": steepest,
-        "spread": [
-            min(row["steepness"] for table in tables.values() for row in table[1:]),
-            steepest,
-        ],
+        "median": max(slopes),
+        "spread": [min(slopes), max(slopes)],
         "repeats": max(1, setting.repeats // 2),
-        "what": "training step with PGD-1: the steepest growth from one row to the next, as time "
-        "over what linear growth would give; the spread is that over all rows",
+        "what": "training step with PGD-1: the steepest growth from one row to the next, of time "
+        "or of memory, over what linear growth would give; the spread is that over all rows",
         "tables": tables,
         "at_most": 1.15,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +13,11 @@ from torch import Tensor, nn
 
 from enresnet.data import Augmentation, DataSet, Images
 from enresnet.models import create_model
+from enresnet.models.by_hand import Layer
+from enresnet.models.folded import Convolution
 from enresnet.training import Engine, Recipe, Trainer
 from speed.plain_loop import PlainLoop
-from speed.turns import in_turn, median_of, seconds_of, told
+from speed.turns import Work, in_turn, median_of, seconds_of, told
 
 
 @dataclass(frozen=True)
@@ -90,29 +93,27 @@ def fraction_of_convolution_limit(setting: Setting) -> dict[str, Any]:
     images, labels = problem(setting.batch)
     ours = trainer_of("en1_resnet20", setting.batch)
     step_of(ours, images, labels)
-    ways, fractions, limits = {}, [], []
+    fractions, limits = [], []
+    ways: dict[str, Counter[str]] = {"forward": Counter(), "input": Counter(), "weights": Counter()}
     cases = list(_convolutions(setting.batch))
     for _ in range(setting.repeats):
         limit = 0.0
         for case in cases:
-            attack, update = {}, {}
-            for dtype in (torch.float32, torch.bfloat16):
-                for layout in (torch.contiguous_format, torch.channels_last):
-                    forward, back, weights = case.times(dtype, layout)
-                    attack[dtype, layout] = forward + back
-                    update[dtype, layout] = forward + (back if case.inner else 0) + weights
-            best = min(attack, key=lambda way: attack[way])
-            ways[str(best)] = ways.get(str(best), 0) + 1
-            limit += case.count * (10 * attack[best] + min(update.values()))
+            best = case.best()
+            for name, (way, _) in best.items():
+                ways[name][way] += case.count
+            forward, back, weights = (best[name][1] for name in ("forward", "input", "weights"))
+            attack, update = forward + back, forward + (back if case.inner else 0) + weights
+            limit += case.count * (10 * attack + update)
         mine = seconds_of(lambda: step_of(ours, images, labels))
         fractions.append(limit / mine)
         limits.append(setting.batch / limit)
     return told(
         fractions,
         f"PGD-10 training step, En_1ResNet20, batch {setting.batch}: its convolutions alone, each "
-        "in its best precision and layout, over the whole step",
+        "in its best precision, layout and order of weights, over the whole step",
         limit_images_per_second=statistics.median(limits),
-        best_ways=ways,
+        best_ways={name: dict(found) for name, found in ways.items()},
         at_least=0.55,
     )
 
@@ -127,25 +128,46 @@ class _Case:
     inner: bool  # not the first: the update wants the gradient of its input too
     batch: int
 
-    def times(self, dtype: torch.dtype, layout: torch.memory_format) -> tuple[float, float, float]:
-        """Return the seconds of forward pass, gradient of the input, gradient of the weights."""
+    def best(self) -> dict[str, tuple[str, float]]:
+        """Return the fastest way and its seconds for the pass forward and both gradients."""
+        found: dict[str, dict[str, float]] = {"forward": {}, "input": {}, "weights": {}}
+        for dtype in (torch.float32, torch.bfloat16):
+            for layout in (torch.contiguous_format, torch.channels_last):
+                for name, work in self._works(dtype, layout).items():
+                    way = f"{dtype} {layout}".replace("torch.", "")
+                    found[name][way] = min(seconds_of(work) for _ in "12")
+            for name, work in self._ordered(dtype).items():
+                way = f"{dtype} ordered beforehand".replace("torch.", "")
+                work()  # the order
+                found[name][way] = min(seconds_of(work) for _ in "12")
+        return {name: min(times.items(), key=lambda pair: pair[1]) for name, times in found.items()}
+
+    def _works(self, dtype: torch.dtype, layout: torch.memory_format) -> dict[str, Work]:
+        """Return torch's own operations."""
         x = torch.rand(self.batch, *self.shape).to(dtype).contiguous(memory_format=layout)
         weight = self.conv.weight.detach().to(dtype).contiguous(memory_format=layout)
         stride, padding = list(self.conv.stride), list(self.conv.padding)
-        out = torch.conv2d(x, weight, None, stride, padding)
-        g = torch.rand_like(out)
+        g = torch.rand_like(torch.conv2d(x, weight, None, stride, padding))
 
         def back(mask: list[bool]) -> object:
             return torch.ops.aten.convolution_backward(
                 g, x, weight, None, stride, padding, [1, 1], False, [0, 0], 1, mask
             )
 
-        forward = min(
-            seconds_of(lambda: torch.conv2d(x, weight, None, stride, padding)) for _ in "12"
-        )
-        inputs = min(seconds_of(lambda: back([True, False, False])) for _ in "12")
-        weights = min(seconds_of(lambda: back([False, True, False])) for _ in "12")
-        return forward, inputs, weights
+        return {
+            "forward": lambda: torch.conv2d(x, weight, None, stride, padding),
+            "input": lambda: back([True, False, False]),
+            "weights": lambda: back([False, True, False]),
+        }
+
+    def _ordered(self, dtype: torch.dtype) -> dict[str, Work]:
+        """Return what our engine does in attacks: weights in the library's own order."""
+        weight = self.conv.weight.detach().to(dtype).contiguous(memory_format=torch.channels_last)
+        layer = Layer(Convolution(weight, None, tuple(self.conv.stride), tuple(self.conv.padding)))
+        x = torch.rand(self.batch, *self.shape).to(dtype)
+        x = x.contiguous(memory_format=torch.channels_last)
+        g = torch.rand_like(layer(x))
+        return {"forward": lambda: layer(x), "input": lambda: layer.back(g, x)}
 
 
 def _convolutions(batch: int) -> Iterator[_Case]:

@@ -64,9 +64,10 @@ def command(
             continue
         _put(results, key, result)
         _tell(key, result)
-        write_json(json, results)
+        write_json(json, results)  # as they come: the rest takes long
         if picture is not None and key == "growth":
             draw_growth(result["tables"], picture)
+    write_json(json, results)
     missed = [key for key in _leaves(results) if not _holds(_get(results, key))]
     if missed and not tiny:
         print("missed their bounds:", ", ".join(missed))

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from enresnet.cli.output import Row, print_table, write_json, write_picture
 from enresnet.files import writable
-from enresnet.pde import classifier, depth_levels, figure4, pictures, studies, theorems
+from enresnet.pde import classifier, depth_levels, figure4, pictures, studies, tables, theorems
 from enresnet.pde.characteristics import study_characteristics
 from enresnet.pde.diagrams import paper_figures
 from enresnet.pde.verify import verify
@@ -71,23 +71,8 @@ class Figure4(Study):
             seed=self.seed,
             device=self.device,
         )
-        rows = [("u(x, 1)", result.terminal_row)]
-        rows += [(f"sigma = {row.sigma:g}", row) for row in result.rows]
         print_table(
-            [
-                {
-                    "": name,
-                    "range": f"{row.lowest:.2f} to {row.highest:.2f}",
-                    "beyond f": f"{100 * row.overshoot:.2f} %",
-                    "|grad u|": f"{row.gradient:.3g}",
-                    "variation": f"{row.total_variation:.3g}",
-                    "wave": f"{row.mean_wave:.2f}",
-                    "fine": f"{100 * row.fine_share:.2g} %",
-                    "distance": f"{row.distance:.4f}",
-                    "near": f"{100 * row.near:.1f} %",
-                }
-                for name, row in rows
-            ],
+            tables.figure4_rows(result),
             title=f"Figure 4: {self.size} x {self.size}, {self.steps} steps",
             caption="|grad u|: root mean square; variation: total; wave: mean wave number, in "
             "waves a unit length; fine: power in those above 10; distance: of random points to "
@@ -109,13 +94,7 @@ class Figure4(Study):
             for dealias in (True, False)
         }
         print_table(
-            [
-                {
-                    "2/3 rule": "with" if dealias else "without",
-                    **{f"sigma = {sigma:g}": f"{value:.2g}" for sigma, value in largest.items()},
-                }
-                for dealias, largest in found.items()
-            ],
+            tables.trap_rows(found),
             title="largest |u(x, 0)| by plain pseudo-spectral steps; the truth is at most 1",
         )
         return [
@@ -131,17 +110,7 @@ class Verify(Study):
     def run(self) -> tuple[Any, int]:
         """Check, print, draw."""
         checks = verify(seed=self.seed)
-        print_table(
-            [
-                {
-                    "check": check.name,
-                    "found": f"{check.found:.3g}",
-                    "allowed": f"{'at least' if check.at_least else 'at most'} {check.bound:g}",
-                    "": "holds" if check.holds else "FAILS",
-                }
-                for check in checks
-            ]
-        )
+        print_table(tables.check_rows(checks))
         self.draw("pde-verify", lambda: pictures.verification(checks))
         return [check.to_json() for check in checks], int(not all(c.holds for c in checks))
 
@@ -163,21 +132,11 @@ class Particles(Study):
             sigma=self.sigma, paths=self.paths, steps=self.steps, seed=self.seed
         )
         print_table(
-            [
-                {
-                    "paths": method,
-                    "largest deviation": f"{max(map(abs, study.scores[method])):.2f} s.e.",
-                    "standard error": f"{float(found.standard_error.mean()):.2g}",
-                    "Euler steps a point": f"{found.path_steps:,}",
-                    "order in the paths": f"{study.path_orders[method]:.2f}",
-                    "error at 16,384 paths": f"{study.path_errors[method][-1]:.2g}",
-                }
-                for method, found in study.estimates.items()
-            ],
+            tables.particle_rows(study),
             title="particles against the spectral solution",
-            caption=f"Weak order in the time step: {study.weak_order:.3f}, from errors "
-            f"{', '.join(f'{e:.3g}' for e in study.weak_errors)} at "
-            f"{', '.join(map(str, study.weak_steps))} steps.",
+            caption=f"Weak order in the time step: {study.weak.order:.3f}, from errors "
+            f"{', '.join(f'{e:.3g}' for e in study.weak.errors)} at "
+            f"{', '.join(map(str, study.weak.steps))} steps.",
         )
         self.draw("pde-particles", lambda: pictures.particle_errors(study))
         return study.to_json(), 0
@@ -198,18 +157,7 @@ class Mlmc(Study):
             epsilons=self.epsilons, repetitions=self.repetitions, seed=self.seed
         )
         print_table(
-            [
-                {
-                    "wanted error": f"{row.epsilon:g}",
-                    "levels": len(row.multilevel.levels),
-                    "error, levels": f"{row.multilevel_error:.2g}",
-                    "error, plain": f"{row.plain_error:.2g}",
-                    "steps, levels": f"{row.multilevel.cost:,}",
-                    "steps, plain": f"{row.plain.cost:,}",
-                    "gain": f"{row.gain:.1f}",
-                }
-                for row in study.rows
-            ],
+            tables.level_rows(study),
             title="multi-level Monte Carlo",
             caption=f"Cost grows as error^-{study.multilevel_order:.2f} with levels and as "
             f"error^-{study.plain_order:.2f} without; the variance of a level falls as "
@@ -217,17 +165,7 @@ class Mlmc(Study):
         )
         depths = depth_levels.study_depths(seed=self.seed)
         print_table(
-            [
-                {
-                    "deeper network": row.way,
-                    "layers": f"{row.coarse} to {row.fine}",
-                    "variance": f"{row.variance:.2g}",
-                    "of the difference": f"{row.difference_variance:.2g}",
-                    "ratio": f"{row.ratio:.2f}",
-                    "difference of means": f"{row.bias:.3f}",
-                }
-                for row in depths
-            ],
+            tables.depth_rows(depths),
             title="networks of different depth as levels",
             caption="A level pays where the ratio is well below 1.",
         )
@@ -248,31 +186,13 @@ class Theorems(Study):
         breaks = theorems.where_it_breaks()
         slower = theorems.where_it_breaks((1.0, 2.0, 3.0), wave=0.5)
         smooth = theorems.measure_smoothness(seed=self.seed)
-        print_table(_theorem_rows(cases), title="Theorem 2: measured over bound")
+        print_table(tables.theorem_rows(cases), title="Theorem 2: measured over bound")
         print_table(
-            [
-                {
-                    "u0": f"cos {one.wave:g} x",
-                    "sigma": f"{one.sigma:g}",
-                    "measured": f"{one.measured:.3f}",
-                    "printed bound": f"{one.printed:.3f}",
-                    "mu = 1, lambda < 0": f"{one.unrestricted:.3f}",
-                    "corrected": f"{one.bound:.3f}",
-                    "": "printed bound broken" if one.measured > one.printed else "",
-                }
-                for one in [*breaks, *slower]
-            ],
+            tables.break_rows([*breaks, *slower]),
             title="F = 0, u0 a cosine in a wide smooth window",
         )
         print_table(
-            [
-                {
-                    "sigma": f"{one.sigma:g}",
-                    "exponent": f"{one.exponent:.3f}",
-                    "constant": f"{one.constant:.2f}",
-                }
-                for one in smooth
-            ],
+            tables.smoothness_rows(smooth),
             title="Theorem 1: largest change against |delta| / sigma",
         )
         self.draw("pde-theorems", lambda: pictures.theorem_checks(cases, breaks, smooth))
@@ -282,31 +202,6 @@ class Theorems(Study):
             "smoothness": [one.to_json() for one in smooth],
         }
         return values, int(max(case.ratio for case in cases) > 1)
-
-
-def _theorem_rows(cases: list[theorems.Case]) -> list[Row]:
-    rows = []
-    for name, chosen in (
-        ("all", cases),
-        ("forward (Eq. 12)", [case for case in cases if not case.backward]),
-        ("backward (Remark 1)", [case for case in cases if case.backward]),
-        ("gamma above 1", [case for case in cases if case.gamma > 1]),
-    ):
-        if chosen:
-            ratios = [case.ratio for case in chosen]
-            printed = [case.measured / case.printed for case in chosen]
-            rows.append(
-                {
-                    "cases": name,
-                    "number": len(chosen),
-                    "smallest": f"{min(ratios):.3f}",
-                    "largest": f"{max(ratios):.4f}",
-                    "largest with mu = 1": f"{max(c.measured / c.mu_one for c in chosen):.3f}",
-                    "largest, printed": f"{max(printed):.3f}",
-                    "printed broken": sum(ratio > 1 for ratio in printed),
-                }
-            )
-    return rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -323,6 +218,8 @@ class Classifier(Study):
     """Largest change of a coordinate by the attack."""
     iterations: int = 150
     """Of training."""
+    repeats: int = 1
+    """Trainings a sigma, each with other data and weights; more show what is chance."""
 
     def run(self) -> tuple[Any, int]:
         """Train, attack, compare, print, draw."""
@@ -334,25 +231,17 @@ class Classifier(Study):
                 layers=self.layers,
                 epsilon=self.epsilon,
                 iterations=self.iterations,
+                repeats=self.repeats,
                 seed=self.seed,
             )
+            title = f"two {data}, {self.layers} layers"
+            trainings = "one training" if self.repeats == 1 else f"{self.repeats} trainings"
             print_table(
-                [
-                    {
-                        "sigma": f"{row.sigma:g}",
-                        "|u - y|": f"{row.residual:.3f}",
-                        "clean": f"{100 * row.natural:.1f} %",
-                        "attacked": f"{100 * row.robust:.1f} %",
-                        "net - equation, rms": f"{row.rms:.3f}",
-                        "largest": f"{row.largest:.3f}",
-                        "finer steps, rms": f"{row.refined_rms:.3f}",
-                        "Monte Carlo": f"{row.monte_carlo:.3f}",
-                        "steepest": f"{row.steepest:.2f}",
-                        "beyond f": f"{100 * row.overshoot:.1f} %",
-                    }
-                    for row in study.rows
-                ],
-                title=f"two {data}, {self.layers} layers, attacks of {self.epsilon:g}",
+                tables.classifier_rows(study),
+                title=f"{title}, attacks of {self.epsilon:g}: {trainings} a sigma",
+            )
+            print_table(
+                tables.agreement_rows(study), title=f"{title}: the network and its equation"
             )
             self.draw(f"pde-{data}", lambda study=study: pictures.classifier_surfaces(study))  # type: ignore[misc]
             found.append(study.to_json())
@@ -367,10 +256,7 @@ class Characteristics(Study):
         """Measure, print, draw."""
         study = study_characteristics(seed=self.seed)
         print_table(
-            [
-                {"layers": layers, "error of u(x, 0)": f"{error:.4f}"}
-                for layers, error in zip(study.layers, study.errors, strict=True)
-            ],
+            tables.characteristic_rows(study),
             title=f"a residual network against the transport equation: order {study.order:.3f}",
             caption=f"Training (Eq. 9) takes the mean of |u(x_i, 0) - y_i| from "
             f"{study.residuals[0]:.3f} to {study.residuals[-1]:.3f}; the largest left is "

@@ -48,7 +48,7 @@ class ByHand:
     """The two parts of a folded network, up to its first noise and from there on."""
 
     def __init__(self, network: Folded) -> None:
-        self._stem = _Layer(network.stem)
+        self._stem = Layer(network.stem)
         self._blocks = [_Block.of(block) for block in network.blocks]
         self._affines = network.affines  # the first opens the first block, the last the head
         self._head = network.head
@@ -122,7 +122,7 @@ class _Pass(torch.autograd.Function):
         return ctx.back(ctx.kept, gradient), None, None
 
 
-class _Layer:
+class Layer:
     """A convolution, by the library's fused operation where it has channels enough."""
 
     def __init__(self, layer: Convolution) -> None:
@@ -135,6 +135,7 @@ class _Layer:
         self._ordered: dict[str, tuple[torch.Size, Tensor]] = {}
 
     def __call__(self, x: Tensor, then: str = "none") -> Tensor:
+        """Return the convolution of ``x``, followed by ``then``: none or relu."""
         if not self._fused:
             return self._layer(x) if then == "none" else self._layer(x).relu_()
         return self._convolved("forward", x, self._layer.bias, self._stride, then)
@@ -184,7 +185,7 @@ class _Shortcut:
 
     def __init__(self, layer: Convolution) -> None:
         self._step = layer.stride
-        self._layer = _Layer(layer.dense())
+        self._layer = Layer(layer.dense())
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._layer(self._seen(x).contiguous(memory_format=torch.channels_last))
@@ -201,16 +202,16 @@ class _Shortcut:
 class _Block:
     """What lies between two seams."""
 
-    first: list[_Layer]
-    last: _Layer
+    first: list[Layer]
+    last: Layer
     shortcut: _Shortcut | None
     noise: NoiseInjection
 
     @classmethod
     def of(cls, block: Block) -> _Block:
         shortcut = None if block.shortcut is None else _Shortcut(block.shortcut)
-        first = [_Layer(layer) for layer in block.first]
-        return cls(first, _Layer(block.last), shortcut, block.noise)
+        first = [Layer(layer) for layer in block.first]
+        return cls(first, Layer(block.last), shortcut, block.noise)
 
     def forward(self, seam: Seam) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Return the residual, the skip, and what the way back needs."""

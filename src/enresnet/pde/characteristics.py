@@ -67,7 +67,7 @@ def study_characteristics(*, iterations: int = 200, seed: int = 0) -> Characteri
     flow = Flow(generator=named_generator(seed, "control problem"))
     residuals = train(flow, points, labels, iterations=iterations)
     with torch.no_grad():
-        paths = flow.paths(points)
+        paths, _ = flow.walk(points)
         largest = float((flow.terminal(paths[-1]) - labels).abs().max())
     starts = grid.points[4::10, 4::10].reshape(-1, 2)
     curves = torch.stack(euler(velocity, starts, layers=100))

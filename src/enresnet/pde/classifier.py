@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import mean, stdev
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 from enresnet import checks
 from enresnet.attacks import PGD
 from enresnet.pde.flow import Flow, train
-from enresnet.pde.grid import Grid
+from enresnet.pde.grid import Grid, overshoot
 from enresnet.pde.spectral import check_sigmas, largest_stable_step, solve_backward
 from enresnet.pde.theorems import window
 from enresnet.progress import progress_bar
@@ -34,6 +35,7 @@ from enresnet.randomness import named_generator, named_seed
 SIGMAS = (0.0, 0.05, 0.1, 0.3)
 DATA = ("moons", "spirals")
 HALF_WIDTH = 2.0  # of the square that is drawn; all data lies inside
+TRAINING_POINTS, TEST_POINTS = 300, 400
 BOX = 12.0
 INNER, OUTER = 3.6, 5.8  # where the cut-off begins and ends
 
@@ -75,24 +77,64 @@ def to_images(points: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One network: how well it classifies, and how well it and the equation agree."""
+class Trained:
+    """One network, and how well it classifies."""
 
-    sigma: float
+    flow: Flow
     residual: float  # mean |u(x_i, 0) - y_i| over the training points
     natural: float
     robust: float
-    rms: float  # of the network's surface less the spectral solution, where the data is
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """A network's surface and the spectral solution of its equation, where the data is."""
+
+    network: Tensor
+    spectral: Tensor
+    rms: float  # of their difference
     largest: float
     refined_rms: float  # the same with each layer in `substeps` Euler steps
     refined_largest: float
-    monte_carlo: float  # root mean square standard error of the surface
-    steepest: float  # largest |grad u| of the spectral solution there
+    monte_carlo: float  # root mean square standard error of the network's surface
+    steepest: float  # largest |grad u| of the spectral solution
     overshoot: float  # of the spectral solution beyond the range of f
 
     def to_json(self) -> dict[str, float]:
+        """Return the numbers, without the surfaces."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, float)}
+
+
+@dataclass(frozen=True)
+class Row:
+    """The networks of one sigma: means over trainings, and how the first agrees with its equation.
+
+    ``gains`` are the differences of the robust accuracy to the first sigma's, training by training.
+    """
+
+    sigma: float
+    residual: float
+    natural: float
+    robust: float
+    robusts: list[float]
+    gains: list[float]
+    agreement: Agreement
+
+    @property
+    def gain(self) -> float:
+        """The mean gain."""
+        return mean(self.gains)
+
+    @property
+    def gain_error(self) -> float | None:
+        """Its standard error over trainings, if there is more than one."""
+        return stdev(self.gains) / math.sqrt(len(self.gains)) if len(self.gains) > 1 else None
+
+    def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return dict(vars(self))
+        own = {name: value for name, value in vars(self).items() if name != "agreement"}
+        summary = {"gain": self.gain, "gain_error": self.gain_error}
+        return {**own, **summary, **self.agreement.to_json()}
 
 
 @dataclass(frozen=True)
@@ -103,10 +145,7 @@ class ClassifierStudy:
     epsilon: float
     layers: int
     rows: list[Row]
-    grid: Grid
-    inside: slice  # of the grid's rows and columns that are drawn
-    network: list[Tensor]
-    spectral: list[Tensor]
+    line: list[float]  # coordinates of the surfaces
     points: Tensor
     labels: Tensor
 
@@ -141,83 +180,108 @@ def study_classifier(
     sigmas: Sequence[float] = SIGMAS,
     layers: int = 16,
     iterations: int = 150,
+    repeats: int = 1,
     epsilon: float = 0.2,
     draws: int = 48,
     substeps: int = 4,
     size: int = 192,
     seed: int = 0,
 ) -> ClassifierStudy:
-    """Train a network for each sigma, attack it, and compare it with the equation.
+    """Train networks for each sigma, attack them, and compare the first with its equation.
 
-    ``epsilon`` is the largest change of a coordinate, ``draws`` the paths of the surface,
-    ``size`` that of the spectral grid.
+    ``repeats`` are trainings of each sigma, with other data and weights each; ``epsilon`` is the
+    largest change of a coordinate, ``draws`` the paths of the surface, ``size`` that of the
+    spectral grid.
     """
     checks.choice("data", data, DATA)
     checks.number("epsilon", epsilon, low=0, high=2 * HALF_WIDTH)
     checks.integer("draws", draws, low=2)
     checks.integer("substeps", substeps, low=1)
+    checks.integer("repeats", repeats, low=1)
     grid = Grid(size=size, length=BOX, origin=-BOX / 2)
-    points, labels = two_dimensional(data, 300, seed=seed)
-    tests, answers = two_dimensional(data, 400, seed=seed + 1)
-    edge = round((BOX / 2 - HALF_WIDTH) / grid.spacing)
-    inside = slice(edge, grid.size - edge + 1)
-    places = grid.points[inside, inside]
-    rows, surfaces, solutions = [], [], []
     values = check_sigmas(sigmas).tolist()
-    with progress_bar(data, 3 * len(values)) as advance:
-        for sigma in values:
-            generator = named_generator(seed, "flow")  # the same weights to start from
-            flow = Flow(layers=layers, sigma=sigma, generator=generator)
-            residual = train(flow, points, labels, iterations=iterations, draws=2)[-1]
-            advance(1, f"sigma = {sigma:g}, attacked")
-            flow.requires_grad_(False)
-            model = OnImages(flow, draws=8).eval()
-            attack = PGD(
-                epsilon=epsilon / (2 * HALF_WIDTH),
-                steps=20,
-                precision="32",
-                generator=named_generator(seed, "attack"),
-            )
-            harmed = attack(model, to_images(tests), answers, progress=False)
-            judge = OnImages(flow, draws=draws).eval()
-            natural = (judge(to_images(tests)).argmax(dim=1) == answers).double().mean()
-            robust = (judge(harmed).argmax(dim=1) == answers).double().mean()
-            advance(1, f"sigma = {sigma:g}, drawn")
-            solution = spectral_surface(flow, grid)
-            surface, error = _surface(flow, places, draws, 1)
-            sparse = places[::3, ::3]
-            refined, _ = _surface(flow, sparse, draws, substeps)
-            near = solution[inside, inside]
-            off, finer = surface - near, refined - near[::3, ::3]
-            steepest = grid.gradient(solution).norm(dim=-1)[inside, inside].max()
-            low, high = _range(flow, grid)
-            beyond = max(low - float(solution.min()), float(solution.max()) - high, 0.0)
-            rows.append(
-                Row(
-                    sigma,
-                    residual,
-                    float(natural),
-                    float(robust),
-                    float(off.square().mean().sqrt()),
-                    float(off.abs().max()),
-                    float(finer.square().mean().sqrt()),
-                    float(finer.abs().max()),
-                    float(error.square().mean().sqrt()),
-                    float(steepest),
-                    beyond / (high - low),
-                )
-            )
-            surfaces.append(surface)
-            solutions.append(near)
-            advance(1)
-    return ClassifierStudy(
-        data, epsilon, layers, rows, grid, inside, surfaces, solutions, points, labels
+    found: list[list[Trained]] = [[] for _ in values]
+    agreements: list[Agreement] = []
+    with progress_bar(data, len(values) * (repeats + 1)) as advance:
+        for repeat in range(repeats):
+            for sigma, networks in zip(values, found, strict=True):
+                own = seed + 2 * repeat  # its test points take the seed that follows
+                flow = Flow(layers=layers, sigma=sigma, generator=named_generator(own, "flow"))
+                networks.append(_trained(flow, data, iterations, epsilon, draws, own))
+                advance(1, f"sigma = {sigma:g}")
+                if repeat == 0:
+                    agreements.append(_agreement(flow, grid, draws, substeps))
+                    advance(1)
+    points, labels = two_dimensional(data, TRAINING_POINTS, seed=seed)
+    rows = [
+        Row(
+            sigma,
+            mean(network.residual for network in networks),
+            mean(network.natural for network in networks),
+            mean(network.robust for network in networks),
+            [network.robust for network in networks],
+            [one.robust - first.robust for one, first in zip(networks, found[0], strict=True)],
+            agreement,
+        )
+        for sigma, networks, agreement in zip(values, found, agreements, strict=True)
+    ]
+    line = grid.points[_inside(grid), 0, 0].tolist()
+    return ClassifierStudy(data, epsilon, layers, rows, line, points, labels)
+
+
+def _trained(
+    flow: Flow, data: str, iterations: int, epsilon: float, draws: int, seed: int
+) -> Trained:
+    points, labels = two_dimensional(data, TRAINING_POINTS, seed=seed)
+    tests, answers = two_dimensional(data, TEST_POINTS, seed=seed + 1)
+    residual = train(flow, points, labels, iterations=iterations, draws=2)[-1]
+    flow.requires_grad_(False)
+    attack = PGD(
+        epsilon=epsilon / (2 * HALF_WIDTH),
+        steps=20,
+        precision="32",
+        generator=named_generator(seed, "attack"),
+    )
+    clean = to_images(tests)
+    harmed = attack(OnImages(flow, draws=8).eval(), clean, answers, progress=False)
+    judge = OnImages(flow, draws=draws).eval()
+    natural, robust = (
+        float((judge(images).argmax(dim=1) == answers).double().mean())
+        for images in (clean, harmed)
+    )
+    return Trained(flow, residual, natural, robust)
+
+
+def _inside(grid: Grid) -> slice:
+    """Return the rows and columns of the grid that are drawn."""
+    edge = round((BOX / 2 - HALF_WIDTH) / grid.spacing)
+    return slice(edge, grid.size - edge + 1)
+
+
+def _agreement(flow: Flow, grid: Grid, draws: int, substeps: int) -> Agreement:
+    inside = _inside(grid)
+    places = grid.points[inside, inside]
+    whole = spectral_surface(flow, grid)
+    solution = whole[inside, inside]
+    surface, error = _surface(flow, places, draws, 1)
+    refined, _ = _surface(flow, places[::3, ::3], draws, substeps)
+    off, finer = surface - solution, refined - solution[::3, ::3]
+    steepest = grid.gradient(whole).norm(dim=-1)[inside, inside].max()
+    return Agreement(
+        surface,
+        solution,
+        _rms(off),
+        float(off.abs().max()),
+        _rms(finer),
+        float(finer.abs().max()),
+        _rms(error),
+        float(steepest),
+        overshoot(whole, flow.terminal(grid.points)),
     )
 
 
-def _range(flow: Flow, grid: Grid) -> tuple[float, float]:
-    values = flow.terminal(grid.points)
-    return float(values.min()), float(values.max())
+def _rms(values: Tensor) -> float:
+    return float(values.square().mean().sqrt())
 
 
 def _surface(flow: Flow, places: Tensor, draws: int, substeps: int) -> tuple[Tensor, Tensor]:
@@ -226,10 +290,10 @@ def _surface(flow: Flow, places: Tensor, draws: int, substeps: int) -> tuple[Ten
     total, squares = torch.zeros(len(flat)).double(), torch.zeros(len(flat)).double()
     count = draws if flow.sigma else 1
     for start in range(0, count, 16):
-        many = flat.expand(min(16, count - start), -1, -1)
-        found = flow.terminal(flow.paths(many, substeps=substeps)[-1])
+        found = flow.output(flat.expand(min(16, count - start), -1, -1), substeps=substeps)
         total += found.sum(dim=0)
         squares += (found**2).sum(dim=0)
-    mean = total / count
-    variance = (squares / count - mean**2).clamp(min=0)
-    return mean.reshape(places.shape[:2]), (variance / count).sqrt().reshape(places.shape[:2])
+    average = total / count
+    variance = (squares / count - average**2).clamp(min=0)
+    error = (variance / max(count - 1, 1)).sqrt()
+    return average.reshape(places.shape[:2]), error.reshape(places.shape[:2])

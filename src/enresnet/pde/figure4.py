@@ -20,7 +20,7 @@ from scipy.ndimage import distance_transform_edt
 from torch import Tensor
 
 from enresnet import checks
-from enresnet.pde.grid import Grid
+from enresnet.pde.grid import Grid, overshoot
 from enresnet.pde.semi_lagrangian import (
     Draws,
     bilinear,
@@ -146,8 +146,7 @@ def figure4(
             advance(1, f"sigma = {sigma:g}")
     panels = {**solutions, math.inf: terminal}
     distances = {sigma: level_distance(grid, u)(places) for sigma, u in panels.items()}
-    limits = (float(terminal.min()), float(terminal.max()))
-    rows = [_measure(grid, sigma, u, distances[sigma], limits) for sigma, u in panels.items()]
+    rows = [_measure(grid, sigma, u, distances[sigma], terminal) for sigma, u in panels.items()]
     return Figure4(
         grid,
         velocity,
@@ -216,15 +215,13 @@ def level_distance(grid: Grid, values: Tensor, level: float | None = None) -> An
 
 
 def _measure(
-    grid: Grid, sigma: float, values: Tensor, distances: Tensor, limits: tuple[float, float]
+    grid: Grid, sigma: float, values: Tensor, distances: Tensor, terminal: Tensor
 ) -> Regularity:
     # Differences of neighbours, not of Fourier series: at sigma = 0 the values jump.
     parts = [(values.roll(-1, dims=axis) - values) / grid.spacing for axis in (0, 1)]
     slopes = torch.stack(parts).norm(dim=0)
     waves, power = spectrum(grid, values)
     total = sum(power)
-    low, high = limits
-    beyond = max(low - float(values.min()), float(values.max()) - high, 0.0)
     return Regularity(
         sigma=sigma,
         lowest=float(values.min()),
@@ -236,5 +233,5 @@ def _measure(
         fine_share=sum(p for w, p in zip(waves, power, strict=True) if w > FINE_WAVE) / total,
         distance=float(distances.mean()),
         near=float((distances < grid.spacing).double().mean()),
-        overshoot=beyond / (high - low),
+        overshoot=overshoot(values, terminal),
     )

@@ -57,27 +57,32 @@ class Flow(nn.Module):
         """Return f at points ... x 2."""
         return torch.sigmoid(points @ self.head + self.bias)
 
-    def paths(self, points: Tensor, *, substeps: int = 1) -> list[Tensor]:
-        """Return where points are before each layer and at the end, for one draw of the noise.
+    def walk(self, points: Tensor, *, substeps: int = 1) -> tuple[list[Tensor], list[Tensor]]:
+        """Return where points are before each step and at the end, and the velocity of each step.
 
-        More than one of ``substeps`` takes each layer's velocity in smaller Euler steps.
+        For one draw of the noise. More than one of ``substeps`` takes each layer's velocity in
+        smaller Euler steps.
         """
         step = 1 / (self.layers * substeps)
-        found = [points]
-        for layer in range(self.layers):
-            for _ in range(substeps):
-                points = points + step * self.velocity(points, layer)
-                if self.sigma:
-                    drawn = torch.randn(points.shape, generator=self.generator, dtype=points.dtype)
-                    points = points + self.sigma * math.sqrt(step) * drawn.to(points.device)
-            found.append(points)
-        return found
+        places, velocities = [points], []
+        for number in range(self.layers * substeps):
+            velocities.append(self.velocity(points, number // substeps))
+            points = points + step * velocities[-1]
+            if self.sigma:
+                drawn = torch.randn(points.shape, generator=self.generator, dtype=points.dtype)
+                points = points + self.sigma * math.sqrt(step) * drawn.to(points.device)
+            places.append(points)
+        return places, velocities
+
+    def output(self, points: Tensor, *, substeps: int = 1) -> Tensor:
+        """Return f where the layers carry points ... x 2, for one draw of the noise."""
+        return self.terminal(self.walk(points, substeps=substeps)[0][-1])
 
     def probability(self, points: Tensor, *, draws: int = 1, substeps: int = 1) -> Tensor:
         """Return u(x, 0) at points N x 2, as the mean over draws of the noise."""
         draws = draws if self.sigma else 1
         many = points.unsqueeze(0).expand(draws, -1, -1)
-        return self.terminal(self.paths(many, substeps=substeps)[-1]).mean(dim=0)
+        return self.output(many, substeps=substeps).mean(dim=0)
 
 
 def train(
@@ -104,11 +109,11 @@ def train(
     curve = []
     for _ in range(iterations):
         many = points.expand(draws if flow.sigma else 1, -1, -1)
-        path = flow.paths(many)
-        found = flow.terminal(path[-1]).mean(dim=0)
-        speeds = [flow.velocity(x, layer).square().sum(-1) for layer, x in enumerate(path[:-1])]
+        places, velocities = flow.walk(many)
+        found = flow.terminal(places[-1]).mean(dim=0)
+        speed = torch.stack(velocities).square().sum(dim=-1).mean()
         loss = binary_cross_entropy(found.clamp(1e-7, 1 - 1e-7), labels.double())
-        loss = loss + energy * torch.stack(speeds).mean() + 1e-3 * flow.head.square().sum()
+        loss = loss + energy * speed + 1e-3 * flow.head.square().sum()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

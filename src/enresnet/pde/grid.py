@@ -70,36 +70,38 @@ class Grid:
         return torch.stack(torch.meshgrid(*[line] * self.dimensions, indexing="ij"), dim=-1)
 
     @cached_property
+    def _whole_waves(self) -> Tensor:
+        """The wave numbers of the real transform, ``dimensions`` x its shape."""
+        whole = torch.fft.fftfreq(self.size, d=1 / self.size, dtype=self.dtype, device=self.device)
+        half = torch.arange(self.size // 2 + 1, dtype=self.dtype, device=self.device)
+        lines = [whole] * (self.dimensions - 1) + [half]
+        return torch.stack(torch.meshgrid(*lines, indexing="ij")) * (2 * math.pi / self.length)
+
+    @cached_property
+    def lone(self) -> Tensor:
+        """Where a wave number is n/2 along its axis, which has no partner -n/2."""
+        crest = math.pi / self.spacing
+        return (self._whole_waves.abs() - crest).abs() < crest / (2 * self.size)
+
+    @cached_property
     def waves(self) -> Tensor:
-        """The wave numbers of the real transform, ``dimensions`` x its shape.
+        """The wave numbers for derivatives, ``dimensions`` x the transform's shape.
 
         The lone wave number n/2 is 0 here: the derivative of a wave that is only seen at its
         crests has no value on the grid.
         """
-        whole = torch.fft.fftfreq(self.size, d=1 / self.size, dtype=self.dtype, device=self.device)
-        half = torch.arange(self.size // 2 + 1, dtype=self.dtype, device=self.device)
-        lines = [whole] * (self.dimensions - 1) + [half]
-        mesh = torch.stack(torch.meshgrid(*lines, indexing="ij"))
-        mesh = torch.where(mesh.abs() == self.size // 2, 0.0, mesh)
-        return mesh * (2 * math.pi / self.length)
+        return torch.where(self.lone, 0.0, self._whole_waves)
 
     @cached_property
     def squared_waves(self) -> Tensor:
         """The symbol |k|^2 of minus the Laplacian; here n/2 counts in full, so that it decays."""
-        whole = torch.fft.fftfreq(self.size, d=1 / self.size, dtype=self.dtype, device=self.device)
-        half = torch.arange(self.size // 2 + 1, dtype=self.dtype, device=self.device)
-        lines = [whole] * (self.dimensions - 1) + [half]
-        mesh = torch.stack(torch.meshgrid(*lines, indexing="ij"))
-        return ((mesh * (2 * math.pi / self.length)) ** 2).sum(dim=0)
+        return (self._whole_waves**2).sum(dim=0)
 
     @cached_property
     def kept(self) -> Tensor:
         """Whether each wave number survives the 2/3 rule."""
         limit = 2 * math.pi / self.length * self.size / 3
-        inside = (self.waves.abs() < limit * (1 - 1e-12)).all(dim=0)
-        crest = 2 * math.pi / self.length * self.size / 2
-        # |k|^2 knows the wave number n/2, which `waves` shows as 0.
-        return inside & ((self.squared_waves - (self.waves**2).sum(dim=0)) < crest**2 / 2)
+        return (self._whole_waves.abs() < limit * (1 - 1e-12)).all(dim=0)
 
     def largest_wave(self, *, dealias: bool) -> float:
         """The largest wave number along an axis that a solver keeps."""
@@ -131,7 +133,7 @@ class Grid:
         checks.integer("factor", factor, low=1)
         coefficients = self.transform(self.check_values("values", values))
         # The lone wave n/2 is left out: on the finer grid it would need a partner -n/2.
-        lone = (self.squared_waves - (self.waves**2).sum(dim=0)) > 0
+        lone = self.lone.any(dim=0)
         coefficients = torch.where(lone, torch.zeros_like(coefficients), coefficients)
         fine = self.finer(factor)
         half = self.size // 2
@@ -191,3 +193,13 @@ class Grid:
                 f"{name} must be finite, found {count} values that are NaN or infinite"
             )
         return values
+
+
+def overshoot(values: Tensor, terminal: Tensor) -> float:
+    """Return how far values leave the range of f, as a share of that range.
+
+    The equation keeps it (maximum principle), so anything above 0 is an error of a solver.
+    """
+    low, high = float(terminal.min()), float(terminal.max())
+    beyond = max(low - float(values.min()), float(values.max()) - high, 0.0)
+    return beyond / (high - low)

@@ -105,15 +105,15 @@ def particle_errors(study: ParticleStudy) -> Figure:
     """Draw the weak error against the step, and the sampling error against the paths."""
     figure = blank(9.0, 3.9)
     left, right = (plain(axes) for axes in figure.subplots(1, 2))
-    lengths = [1 / count for count in study.weak_steps]
+    lengths = [1 / count for count in study.weak.steps]
     left.errorbar(
-        lengths, study.weak_errors, study.weak_bars, color=LINES[0], marker="o", capsize=3, lw=1.5
+        lengths, study.weak.errors, study.weak.bars, color=LINES[0], marker="o", capsize=3, lw=1.5
     )
-    guide = [study.weak_errors[-1] * length / lengths[-1] for length in lengths]
+    guide = [study.weak.errors[-1] * length / lengths[-1] for length in lengths]
     left.plot(lengths, guide, color="#888", ls="--", lw=1, label="order 1")
     left.set(xscale="log", yscale="log", xlabel="time step 1/L", ylabel="error of the mean")
     _ticks(left, lengths)
-    left.set_title(f"bias of Euler-Maruyama: order {study.weak_order:.2f}", fontsize=10)
+    left.set_title(f"bias of Euler-Maruyama: order {study.weak.order:.2f}", fontsize=10)
     left.legend(frameon=False, fontsize=8.5)
     for colour, (method, errors) in zip(LINES, study.path_errors.items(), strict=False):
         label = f"{method}: order {study.path_orders[method]:.2f}"
@@ -210,12 +210,11 @@ def classifier_surfaces(study: ClassifierStudy) -> Figure:
     count = len(study.rows)
     figure = blank(2.75 * count + 0.7, 6.1)
     panels = figure.subplots(2, count, squeeze=False, sharex=True, sharey=True)
-    line = study.grid.points[study.inside, 0, 0].tolist()
     shown = None
     for column, row in enumerate(study.rows):
-        pair = (study.network[column], study.spectral[column])
+        pair = (row.agreement.network, row.agreement.spectral)
         for axes, values in zip(panels[:, column], pair, strict=True):
-            shown = _surface(axes, line, values.T.numpy())
+            shown = _surface(axes, study.line, values.T.numpy())
             for label, colour in ((0, "#10306b"), (1, "#7a1010")):
                 chosen = study.points[study.labels == label]
                 axes.scatter(
@@ -226,7 +225,7 @@ def classifier_surfaces(study: ClassifierStudy) -> Figure:
             f"{100 * row.robust:.1f} %",
             fontsize=8.2,
         )
-        panels[1][column].set_title(f"rms difference {row.rms:.3f}", fontsize=9)
+        panels[1][column].set_title(f"rms difference {row.agreement.rms:.3f}", fontsize=9)
     panels[0][0].set_ylabel("the noisy network", fontsize=10)
     panels[1][0].set_ylabel("its equation, by Fourier series", fontsize=10)
     assert shown is not None

@@ -12,8 +12,11 @@ number of paths, and the cost of a wanted error.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from statistics import median
 from typing import Any
 
 import torch
@@ -22,13 +25,14 @@ from torch import Tensor
 from enresnet import checks
 from enresnet.pde.grid import Grid
 from enresnet.pde.multilevel import MultilevelEstimate, Sampler, multilevel, plain
-from enresnet.pde.particles import METHODS, Estimate, feynman_kac, slope
+from enresnet.pde.particles import METHODS, SCRAMBLES, Estimate, feynman_kac, slope
 from enresnet.pde.spectral import solve_backward
 from enresnet.progress import progress_bar
 from enresnet.randomness import named_generator
 
 SIGMA = 0.5
 REFERENCE_STEPS = 200
+PATHS_MULTIPLE = 2 * SCRAMBLES  # what every kind of paths can be divided by
 
 
 def velocity(points: Tensor, time: float) -> Tensor:
@@ -50,25 +54,92 @@ def reference(sigma: float = SIGMA, size: int = 48) -> tuple[Grid, Tensor]:
     return grid, solve_backward(grid, velocity, values, sigma=sigma, steps=REFERENCE_STEPS)[0]
 
 
+class Places:
+    """Random points of the grid where particles are compared with the spectral solution."""
+
+    def __init__(self, *, sigma: float = SIGMA, points: int = 6, seed: int = 0) -> None:
+        checks.integer("points", points, low=1)
+        self.sigma, self._seed = _noisy(sigma), seed
+        grid, solution = reference(sigma)
+        generator = named_generator(seed, "points of the particle study")
+        chosen = torch.randint(grid.size**2, (points,), generator=generator)
+        self.points, self.exact = grid.points.reshape(-1, 2)[chosen], solution.flatten()[chosen]
+
+    def estimate(self, steps: int, paths: int, method: str, purpose: str) -> Estimate:
+        """Return what particles give; ``purpose`` names their noise."""
+        return feynman_kac(
+            velocity,
+            terminal,
+            self.points,
+            sigma=self.sigma,
+            steps=steps,
+            paths=paths // PATHS_MULTIPLE * PATHS_MULTIPLE,
+            method=method,
+            generator=named_generator(self._seed, purpose),
+        )
+
+    def extrapolated(self, steps: int, paths: int, method: str, purpose: str = "") -> Estimate:
+        """Take out the first order of Euler's bias by two step sizes (Talay and Tubaro)."""
+        fine = self.estimate(steps, paths, method, f"fine {method}{purpose}")
+        coarse = self.estimate(steps // 2, paths, method, f"coarse {method}{purpose}")
+        return Estimate(
+            2 * fine.mean - coarse.mean,
+            (4 * fine.standard_error**2 + coarse.standard_error**2).sqrt(),
+            fine.paths + coarse.paths,
+            fine.path_steps + coarse.path_steps,
+        )
+
+    def scores(self, found: Estimate) -> list[float]:
+        """Return the deviations from the spectral solution in standard errors."""
+        deviations: list[float] = ((found.mean - self.exact) / found.standard_error).tolist()
+        return deviations
+
+
+@dataclass(frozen=True)
+class WeakOrder:
+    """The bias of Euler-Maruyama against the number of steps."""
+
+    steps: list[int]
+    errors: list[float]  # root mean square over the points
+    bars: list[float]  # standard errors
+
+    @property
+    def order(self) -> float:
+        """The slope of the error in the time step."""
+        return slope([1 / count for count in self.steps], self.errors)
+
+
+def weak_order(places: Places) -> WeakOrder:
+    """Measure the bias with quasi-random paths: it is to be seen, not the noise."""
+    counts = [2, 4, 8, 16]
+    found = [places.estimate(count, 16_384, "quasi", f"weak {count}") for count in counts]
+    return WeakOrder(
+        counts,
+        [float((one.mean - places.exact).square().mean().sqrt()) for one in found],
+        [float(one.standard_error.square().mean().sqrt()) for one in found],
+    )
+
+
 @dataclass(frozen=True)
 class ParticleStudy:
     """What the particles of the study gave."""
 
     points: list[list[float]]
     exact: list[float]
-    estimates: dict[str, Estimate]  # by method, equal numbers of paths
+    estimates: dict[str, Estimate]  # by method
     scores: dict[str, list[float]]  # deviations in standard errors
-    weak_steps: list[int]
-    weak_errors: list[float]
-    weak_bars: list[float]
-    weak_order: float
+    weak: WeakOrder
     path_numbers: list[int]
     path_errors: dict[str, list[float]]  # root mean square over points and repetitions
     path_orders: dict[str, float]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return {**vars(self), "estimates": {k: e.to_json() for k, e in self.estimates.items()}}
+        return {
+            **vars(self),
+            "estimates": {k: e.to_json() for k, e in self.estimates.items()},
+            "weak": {**vars(self.weak), "order": self.weak.order},
+        }
 
 
 def study_particles(
@@ -81,82 +152,37 @@ def study_particles(
     seed: int = 0,
 ) -> ParticleStudy:
     """Compare particles with the spectral solution at random points of the grid."""
-    for name, value in (("points", points), ("repetitions", repetitions)):
-        checks.integer(name, value, low=1)
+    checks.integer("repetitions", repetitions, low=1)
     checks.integer("paths", paths, low=1024)
     checks.integer("steps", steps, low=2)
-    if not checks.number("sigma", sigma, low=0) > 0:
-        raise ValueError("sigma must be above 0: without noise there is nothing to average")
-    grid, solution = reference(sigma)
-    chosen = torch.randint(
-        grid.size**2, (points,), generator=named_generator(seed, "points of the particle study")
-    )
-    places, exact = grid.points.reshape(-1, 2)[chosen], solution.flatten()[chosen]
-    paths = paths // 32 * 32
-
-    def run(steps: int, paths: int, method: str, purpose: str) -> Estimate:
-        return feynman_kac(
-            velocity,
-            terminal,
-            places,
-            sigma=sigma,
-            steps=steps,
-            paths=paths,
-            method=method,
-            generator=named_generator(seed, purpose),
-        )
-
-    def extrapolated(paths: int, method: str) -> Estimate:
-        """Take out the first order of Euler's bias (Talay and Tubaro)."""
-        fine = run(steps, paths, method, f"fine {method}")
-        coarse = run(steps // 2, paths, method, f"coarse {method}")
-        return Estimate(
-            2 * fine.mean - coarse.mean,
-            (4 * fine.standard_error**2 + coarse.standard_error**2).sqrt(),
-            fine.paths + coarse.paths,
-            fine.path_steps + coarse.path_steps,
-        )
-
-    with progress_bar("particles", 3 + 4 + 5 * repetitions * len(METHODS)) as advance:
+    places = Places(sigma=sigma, points=points, seed=seed)
+    numbers = [256, 1024, 4096, 16_384]
+    with progress_bar("particles", 4 + len(numbers) * len(METHODS) * repetitions) as advance:
         estimates = {}
         for method in METHODS:
             few = paths if method == "independent" else paths // 4
-            estimates[method] = extrapolated(few // 32 * 32, method)
+            estimates[method] = places.extrapolated(steps, few, method)
             advance(1)
-        scores = {
-            method: ((found.mean - exact) / found.standard_error).tolist()
-            for method, found in estimates.items()
-        }
-        weak_steps = [2, 4, 8, 16]
-        weak = []
-        for count in weak_steps:
-            # Quasi-random paths: the bias is to be seen, not the noise.
-            weak.append(run(count, 16_384, "quasi", f"weak {count}"))
-            advance(1)
-        errors = [float((found.mean - exact).square().mean().sqrt()) for found in weak]
-        bars = [float(found.standard_error.square().mean().sqrt()) for found in weak]
-        numbers = [256, 1024, 4096, 16_384]
-        path_errors: dict[str, list[float]] = {}
+        weak = weak_order(places)
+        advance(1)
         # The mean of the Euler scheme itself, so that only the error of sampling is left.
-        settled = run(8, 16_384 * 4, "quasi", "settled").mean
+        settled = places.estimate(8, 16_384 * 4, "quasi", "settled").mean
+        path_errors: dict[str, list[float]] = {}
         for method in METHODS:
             path_errors[method] = []
             for count in numbers:
                 squares = []
                 for repetition in range(repetitions):
-                    found = run(8, count, method, f"{method} {count} {repetition}")
+                    found = places.estimate(8, count, method, f"{method} {count} {repetition}")
                     squares.append((found.mean - settled).square().mean())
                     advance(1)
                 path_errors[method].append(float(torch.stack(squares).mean().sqrt()))
     return ParticleStudy(
-        places.tolist(),
-        exact.tolist(),
+        places.points.tolist(),
+        places.exact.tolist(),
         estimates,
-        scores,
-        weak_steps,
-        errors,
-        bars,
-        slope([1 / count for count in weak_steps], errors),
+        {method: places.scores(found) for method, found in estimates.items()},
+        weak,
         numbers,
         path_errors,
         {k: slope([float(n) for n in numbers], e) for k, e in path_errors.items()},
@@ -165,18 +191,25 @@ def study_particles(
 
 @dataclass(frozen=True)
 class Cost:
-    """What a wanted error costs with and without levels, in Euler steps."""
+    """What a wanted error costs with and without levels; the runs are those of median cost."""
 
     epsilon: float
     multilevel: MultilevelEstimate
     plain: MultilevelEstimate
     multilevel_error: float  # root mean square against the spectral solution
     plain_error: float
+    multilevel_seconds: float  # median
+    plain_seconds: float
 
     @property
     def gain(self) -> float:
-        """How many times cheaper the levels are."""
+        """How many times fewer Euler steps the levels take."""
         return self.plain.cost / self.multilevel.cost
+
+    @property
+    def gain_in_seconds(self) -> float:
+        """The same in time on this machine, whose vectors and threads like long batches."""
+        return self.plain_seconds / self.multilevel_seconds
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -187,6 +220,8 @@ class Cost:
             "plain": {**self.plain.to_json(), "bias": None},
             "multilevel_error": self.multilevel_error,
             "plain_error": self.plain_error,
+            "multilevel_seconds": self.multilevel_seconds,
+            "plain_seconds": self.plain_seconds,
         }
 
 
@@ -216,37 +251,39 @@ def study_multilevel(
 ) -> MultilevelStudy:
     """Measure cost against error at one point, both ways with the same target.
 
-    Plain Monte Carlo is given the number of steps that the levels found to be needed.
+    Plain Monte Carlo is given the number of steps that the levels found to be needed. It runs
+    ``repetitions`` times, and the levels, which are cheap, five times as often: the fewer the runs
+    the less certain is the error.
     """
     checks.integer("repetitions", repetitions, low=1)
     if len(epsilons) < 2:
         raise ValueError(f"epsilons must be at least two, found {list(epsilons)}")
-    if not checks.number("sigma", sigma, low=0) > 0:
-        raise ValueError("sigma must be above 0: without noise there is nothing to average")
-    grid, solution = reference(sigma)
+    grid, solution = reference(_noisy(sigma))
     place = (11, 29)
     point, exact = grid.points[place], float(solution[place])
     rows = []
-    with progress_bar("levels", 2 * len(epsilons) * repetitions) as advance:
+    with progress_bar("levels", 6 * len(epsilons) * repetitions) as advance:
         for epsilon in sorted(epsilons, reverse=True):
-            found: list[MultilevelEstimate] = []
-            others: list[MultilevelEstimate] = []
-            for repetition in range(repetitions):
+            found: list[_Timed] = []
+            others: list[_Timed] = []
+            for repetition in range(5 * repetitions):
                 generator = named_generator(seed, f"levels {epsilon} {repetition}")
                 sampler = Sampler(velocity, terminal, point, sigma=sigma, generator=generator)
-                found.append(multilevel(sampler, epsilon=epsilon))
+                found.append(_timed(partial(multilevel, sampler, epsilon=epsilon)))
                 advance(1, f"epsilon = {epsilon:g}")
-                deepest = len(found[-1].levels) - 1
-                others.append(plain(sampler, epsilon=epsilon, level=deepest))
-                advance(1, f"epsilon = {epsilon:g}")
-            middle = sorted(range(repetitions), key=lambda i: found[i].cost)[repetitions // 2]
+                if repetition < repetitions:
+                    deepest = len(found[-1].estimate.levels) - 1
+                    others.append(_timed(partial(plain, sampler, epsilon=epsilon, level=deepest)))
+                    advance(1, f"epsilon = {epsilon:g}")
             rows.append(
                 Cost(
                     epsilon,
-                    found[middle],
-                    others[middle],
-                    _rms([one.mean - exact for one in found]),
-                    _rms([one.mean - exact for one in others]),
+                    _middle(found),
+                    _middle(others),
+                    _rms([one.estimate.mean - exact for one in found]),
+                    _rms([one.estimate.mean - exact for one in others]),
+                    median(one.seconds for one in found),
+                    median(one.seconds for one in others),
                 )
             )
     sizes = [1 / row.epsilon for row in rows]
@@ -261,6 +298,27 @@ def study_multilevel(
         slope(lengths, [level.variance for level in levels]),
         slope(lengths, [abs(level.mean) for level in levels]),
     )
+
+
+def _noisy(sigma: float) -> float:
+    if not checks.number("sigma", sigma, low=0) > 0:
+        raise ValueError("sigma must be above 0: without noise there is nothing to average")
+    return sigma
+
+
+@dataclass(frozen=True)
+class _Timed:
+    estimate: MultilevelEstimate
+    seconds: float
+
+
+def _timed(run: Callable[[], MultilevelEstimate]) -> _Timed:
+    start = time.perf_counter()
+    return _Timed(run(), time.perf_counter() - start)
+
+
+def _middle(found: list[_Timed]) -> MultilevelEstimate:
+    return sorted(found, key=lambda one: one.estimate.cost)[len(found) // 2].estimate
 
 
 def _rms(values: list[float]) -> float:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from enresnet.pde import exact, studies
 from enresnet.pde.figure4 import draw_problem
 from enresnet.pde.grid import Grid
-from enresnet.pde.particles import feynman_kac, slope
-from enresnet.pde.semi_lagrangian import solve_rough
+from enresnet.pde.particles import METHODS, feynman_kac, slope
+from enresnet.pde.semi_lagrangian import SMOOTH_FACTOR, bilinear, solve_rough
 from enresnet.pde.spectral import solve_backward, solve_forward
 from enresnet.progress import progress_bar
 from enresnet.randomness import named_generator
@@ -87,12 +89,28 @@ def _there_and_back() -> Check:
 
 
 def _particles(seed: int) -> list[Check]:
-    study = studies.study_particles(paths=4096, points=4, repetitions=2, seed=seed)
+    places = studies.Places(points=4, seed=seed)
     checks = [
-        Check(f"{method} particles: standard errors off", max(map(abs, scores)), 3.0)
-        for method, scores in study.scores.items()
+        _by_particles(f"{method} particles", partial(_deviation, places, method))
+        for method in METHODS
     ]
-    return [*checks, Check("particles: weak order off 1", abs(study.weak_order - 1), 0.1)]
+    order = studies.weak_order(places).order
+    return [*checks, Check("particles: weak order off 1", abs(order - 1), 0.1)]
+
+
+def _deviation(places: studies.Places, method: str, times: int) -> float:
+    found = places.extrapolated(64, 4096 * times, method, f" {times}")
+    return max(map(abs, places.scores(found)))
+
+
+def _by_particles(name: str, deviation: Callable[[int], float]) -> Check:
+    """Return whether the largest of some deviations stays within three standard errors.
+
+    One of many exceeds three by chance once in a while. Then it is measured again with other noise
+    and four times the paths, where a wrong solver stands out more and chance does not come twice.
+    """
+    found = deviation(1)
+    return Check(f"{name}, standard errors off", deviation(4) if found > 3 else found, 3.0)
 
 
 def _rough(seed: int) -> list[Check]:
@@ -123,24 +141,25 @@ def _rough(seed: int) -> list[Check]:
 
 def _random_field_by_particles(grid: Grid, seed: int) -> Check:
     """Particles in a velocity drawn at each grid point, in standard errors."""
-    from enresnet.pde.semi_lagrangian import SMOOTH_FACTOR, bilinear
-
     draws, terminal = draw_problem(grid, seed=seed, frozen=True)
     field = bilinear(grid, draws(0))
     values = bilinear(grid.finer(SMOOTH_FACTOR), grid.refine(terminal, SMOOTH_FACTOR))
     solution = solve_rough(grid, draws, terminal, sigma=0.1, steps=800, diffusions=200)
     chosen = torch.randint(grid.size**2, (6,), generator=named_generator(seed, "rough points"))
-    found = feynman_kac(
-        lambda points, _: field(points),
-        values,
-        grid.points.reshape(-1, 2)[chosen],
-        sigma=0.1,
-        steps=400,
-        paths=2000,
-        generator=named_generator(seed, "rough particles"),
-    )
-    score = (found.mean - solution.flatten()[chosen]) / found.standard_error
-    return Check("Figure 4's field: particles, standard errors off", _largest(score), 3.0)
+
+    def deviation(times: int) -> float:
+        found = feynman_kac(
+            lambda points, _: field(points),
+            values,
+            grid.points.reshape(-1, 2)[chosen],
+            sigma=0.1,
+            steps=400,
+            paths=2000 * times,
+            generator=named_generator(seed, f"rough particles {times}"),
+        )
+        return _largest((found.mean - solution.flatten()[chosen]) / found.standard_error)
+
+    return _by_particles("Figure 4's field: particles", deviation)
 
 
 def _largest(values: torch.Tensor) -> float:

@@ -1,0 +1,201 @@
+"""Tables of the studies: rows of words for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from enresnet.pde.characteristics import CharacteristicStudy
+from enresnet.pde.classifier import ClassifierStudy
+from enresnet.pde.depth_levels import DepthLevel
+from enresnet.pde.figure4 import Figure4
+from enresnet.pde.studies import MultilevelStudy, ParticleStudy
+from enresnet.pde.theorems import Break, Case, Smoothness
+from enresnet.pde.verify import Check
+
+Row = dict[str, str]
+
+
+def figure4_rows(result: Figure4) -> list[Row]:
+    """Return what the text claims of each panel, in numbers."""
+    rows = [("u(x, 1)", result.terminal_row)]
+    rows += [(f"sigma = {row.sigma:g}", row) for row in result.rows]
+    return [
+        {
+            "": name,
+            "range": f"{row.lowest:.2f} to {row.highest:.2f}",
+            "beyond f": f"{100 * row.overshoot:.2f} %",
+            "|grad u|": f"{row.gradient:.3g}",
+            "variation": f"{row.total_variation:.3g}",
+            "wave": f"{row.mean_wave:.2f}",
+            "fine": f"{100 * row.fine_share:.2g} %",
+            "distance": f"{row.distance:.4f}",
+            "near": f"{100 * row.near:.1f} %",
+        }
+        for name, row in rows
+    ]
+
+
+def trap_rows(found: Mapping[bool, Mapping[float, float]]) -> list[Row]:
+    """Return the largest values of plain pseudo-spectral solutions, with the 2/3 rule or not."""
+    return [
+        {
+            "2/3 rule": "with" if dealias else "without",
+            **{f"sigma = {sigma:g}": f"{value:.2g}" for sigma, value in largest.items()},
+        }
+        for dealias, largest in found.items()
+    ]
+
+
+def check_rows(checks: Sequence[Check]) -> list[Row]:
+    """Return each check with its bound."""
+    return [
+        {
+            "check": check.name,
+            "found": f"{check.found:.3g}",
+            "allowed": f"{'at least' if check.at_least else 'at most'} {check.bound:g}",
+            "": "holds" if check.holds else "FAILS",
+        }
+        for check in checks
+    ]
+
+
+def particle_rows(study: ParticleStudy) -> list[Row]:
+    """Return the agreement and the orders of each kind of paths."""
+    return [
+        {
+            "paths": method,
+            "largest deviation": f"{max(map(abs, study.scores[method])):.2f} s.e.",
+            "standard error": f"{float(found.standard_error.mean()):.2g}",
+            "Euler steps a point": f"{found.path_steps:,}",
+            "order in the paths": f"{study.path_orders[method]:.2f}",
+            f"error at {study.path_numbers[-1]:,} paths": f"{study.path_errors[method][-1]:.2g}",
+        }
+        for method, found in study.estimates.items()
+    ]
+
+
+def level_rows(study: MultilevelStudy) -> list[Row]:
+    """Return cost against error with and without levels."""
+    return [
+        {
+            "wanted error": f"{row.epsilon:g}",
+            "levels": str(len(row.multilevel.levels)),
+            "error, levels": f"{row.multilevel_error:.2g}",
+            "error, plain": f"{row.plain_error:.2g}",
+            "steps, levels": f"{row.multilevel.cost:,}",
+            "steps, plain": f"{row.plain.cost:,}",
+            "gain": f"{row.gain:.1f}",
+            "gain in seconds": f"{row.gain_in_seconds:.1f}",
+        }
+        for row in study.rows
+    ]
+
+
+def depth_rows(depths: Sequence[DepthLevel]) -> list[Row]:
+    """Return the variance of differences between networks of two depths."""
+    return [
+        {
+            "deeper network": row.way,
+            "layers": f"{row.coarse} to {row.fine}",
+            "variance": f"{row.variance:.2g}",
+            "of the difference": f"{row.difference_variance:.2g}",
+            "ratio": f"{row.ratio:.2f}",
+            "difference of means": f"{row.bias:.3f}",
+        }
+        for row in depths
+    ]
+
+
+def theorem_rows(cases: Sequence[Case]) -> list[Row]:
+    """Return the ratios of Theorem 2 by groups of fields."""
+    rows = []
+    for name, chosen in (
+        ("all", list(cases)),
+        ("forward (Eq. 12)", [case for case in cases if not case.backward]),
+        ("backward (Remark 1)", [case for case in cases if case.backward]),
+        ("gamma above 1", [case for case in cases if case.gamma > 1]),
+    ):
+        if chosen:
+            ratios = [case.ratio for case in chosen]
+            printed = [case.measured / case.printed for case in chosen]
+            rows.append(
+                {
+                    "cases": name,
+                    "number": str(len(chosen)),
+                    "smallest": f"{min(ratios):.3f}",
+                    "largest": f"{max(ratios):.4f}",
+                    "largest with mu = 1": f"{max(c.measured / c.mu_one for c in chosen):.3f}",
+                    "largest, printed": f"{max(printed):.3f}",
+                    "printed broken": str(sum(ratio > 1 for ratio in printed)),
+                }
+            )
+    return rows
+
+
+def break_rows(breaks: Sequence[Break]) -> list[Row]:
+    """Return the printed bound of Theorem 2 against a cosine that no wind blows."""
+    return [
+        {
+            "u0": f"cos {one.wave:g} x",
+            "sigma": f"{one.sigma:g}",
+            "measured": f"{one.measured:.3f}",
+            "printed bound": f"{one.printed:.3f}",
+            "mu = 1, lambda < 0": f"{one.unrestricted:.3f}",
+            "corrected": f"{one.bound:.3f}",
+            "": "printed bound broken" if one.measured > one.printed else "",
+        }
+        for one in breaks
+    ]
+
+
+def smoothness_rows(smooth: Sequence[Smoothness]) -> list[Row]:
+    """Return Theorem 1's exponent and constant for each sigma."""
+    return [
+        {
+            "sigma": f"{one.sigma:g}",
+            "exponent": f"{one.exponent:.3f}",
+            "constant": f"{one.constant:.2f}",
+        }
+        for one in smooth
+    ]
+
+
+def classifier_rows(study: ClassifierStudy) -> list[Row]:
+    """Return the accuracies of the networks of each sigma."""
+    rows = []
+    for row in study.rows:
+        error = "" if row.gain_error is None else f" +- {100 * row.gain_error:.1f}"
+        rows.append(
+            {
+                "sigma": f"{row.sigma:g}",
+                "|u - y|": f"{row.residual:.3f}",
+                "clean": f"{100 * row.natural:.1f} %",
+                "attacked": f"{100 * row.robust:.1f} %",
+                "gained under attack": f"{100 * row.gain:+.1f}{error}",
+            }
+        )
+    return rows
+
+
+def agreement_rows(study: ClassifierStudy) -> list[Row]:
+    """Return how far the first network of each sigma is from its equation."""
+    return [
+        {
+            "sigma": f"{row.sigma:g}",
+            "net - equation, rms": f"{row.agreement.rms:.3f}",
+            "largest": f"{row.agreement.largest:.3f}",
+            "finer steps, rms": f"{row.agreement.refined_rms:.3f}",
+            "Monte Carlo": f"{row.agreement.monte_carlo:.3f}",
+            "steepest": f"{row.agreement.steepest:.2f}",
+            "beyond f": f"{100 * row.agreement.overshoot:.1f} %",
+        }
+        for row in study.rows
+    ]
+
+
+def characteristic_rows(study: CharacteristicStudy) -> list[Row]:
+    """Return the error of a residual network against the transport equation."""
+    return [
+        {"layers": str(layers), "error of u(x, 0)": f"{error:.4f}"}
+        for layers, error in zip(study.layers, study.errors, strict=True)
+    ]
