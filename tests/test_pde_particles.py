@@ -70,7 +70,7 @@ def test_the_bridge_is_orthogonal():
 def test_without_noise_a_particle_is_a_residual_network():
     network = euler(velocity, POINT, layers=12)[-1]
     still = torch.zeros(12, 1, 2, dtype=torch.float64)
-    torch.testing.assert_close(euler_maruyama(velocity, POINT, still, sigma=1.0), network)
+    torch.testing.assert_close(euler_maruyama(velocity, POINT, still, sigma=1.0, steps=12), network)
     found = feynman_kac(velocity, terminal, POINT, sigma=0.0, steps=12, paths=2)
     torch.testing.assert_close(found.mean, terminal(network))
 

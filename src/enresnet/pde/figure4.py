@@ -9,7 +9,6 @@ its structure is, and how far a random point is from a level set used for classi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +24,7 @@ from enresnet.pde.semi_lagrangian import (
     Draws,
     bilinear,
     check_times,
+    continued,
     refinement,
     solve_rough,
 )
@@ -42,7 +42,7 @@ FINE_WAVE = 10.0  # waves a unit length; f has nearly nothing above
 class Regularity:
     """What the text claims of one panel, in numbers."""
 
-    sigma: float
+    sigma: float | None  # of f itself: none
     lowest: float
     highest: float
     gradient: float  # root of the mean square of |grad u|
@@ -54,7 +54,7 @@ class Regularity:
     near: float  # share of random points nearer to it than one spacing of the grid
     overshoot: float  # beyond the range of f, as a share of that range
 
-    def to_json(self) -> dict[str, float]:
+    def to_json(self) -> dict[str, float | None]:
         """Return the numbers by name."""
         return dict(vars(self))
 
@@ -70,8 +70,8 @@ class Figure4:
     refinements: dict[float, int]
     rows: list[Regularity]
     terminal_row: Regularity
-    spectra: dict[float, tuple[list[float], list[float]]]
-    distances: dict[float, Tensor]
+    spectra: dict[float | None, tuple[list[float], list[float]]]
+    distances: dict[float | None, Tensor]
 
     def to_json(self) -> dict[str, Any]:
         """Return the numbers, without the panels."""
@@ -81,14 +81,14 @@ class Figure4:
             "terminal": self.terminal_row.to_json(),
             "refinements": {str(sigma): factor for sigma, factor in self.refinements.items()},
             "spectra": {
-                str(sigma): {"wave": waves, "power": power}
+                "f" if sigma is None else str(sigma): {"wave": waves, "power": power}
                 for sigma, (waves, power) in self.spectra.items()
             },
         }
 
 
 def draw_problem(grid: Grid, *, seed: int = 0, frozen: bool = False) -> tuple[Draws, Tensor]:
-    """Return the velocity and smooth random f from -1 to 1.
+    """Return the velocity and smooth random f from -1 to 1, between the grid points too.
 
     The velocity is drawn from U[-1, 1] at each point, for each time step anew as F(x, w(t))
     suggests, or with ``frozen`` once for all.
@@ -104,7 +104,8 @@ def draw_problem(grid: Grid, *, seed: int = 0, frozen: bool = False) -> tuple[Dr
     noise = torch.rand(grid.shape, generator=generator, dtype=torch.float64)
     noise = noise.to(grid.device, grid.dtype)
     smooth = grid.inverse(grid.transform(noise) * torch.exp(-grid.squared_waves * SCALE**2 / 2))
-    low, high = smooth.min(), smooth.max()
+    fine = continued(grid, smooth)
+    low, high = fine.min(), fine.max()
     return draws, 2 * (smooth - low) / (high - low) - 1
 
 
@@ -144,7 +145,7 @@ def figure4(
                 grid, velocity, terminal, sigma=sigma, steps=steps, diffusions=diffusions
             )
             advance(1, f"sigma = {sigma:g}")
-    panels = {**solutions, math.inf: terminal}
+    panels: dict[float | None, Tensor] = {**solutions, None: terminal}
     distances = {sigma: level_distance(grid, u)(places) for sigma, u in panels.items()}
     rows = [_measure(grid, sigma, u, distances[sigma], terminal) for sigma, u in panels.items()]
     return Figure4(
@@ -166,17 +167,29 @@ def plain_spectral(
     steps: int = 1000,
     sigmas: Sequence[float] = SIGMAS,
     dealias: bool = True,
+    frozen: bool = False,
     seed: int = 0,
     device: str = "cpu",
 ) -> dict[float, float]:
     """Return the largest |u(x, 0)| that plain pseudo-spectral steps give, for each sigma.
 
-    With the velocity drawn once for all times. The truth is at most 1: this is the trap.
+    The truth is at most 1: this is the trap.
     """
+    checks.integer("steps", steps, low=1)
     grid = Grid(size=size, device=device)
-    draws, terminal = draw_problem(grid, seed=seed, frozen=True)
-    found = solve_backward(grid, draws(0), terminal, sigma=sigmas, steps=steps, dealias=dealias)
-    return dict(zip(sigmas, found.abs().amax(dim=(1, 2)).tolist(), strict=True))
+    draws, state = draw_problem(grid, seed=seed, frozen=frozen)
+    for number in reversed(range(1 if frozen else steps)):
+        span = (0.0, 1.0) if frozen else (number / steps, (number + 1) / steps)
+        state = solve_backward(
+            grid,
+            draws(number),
+            state,
+            sigma=sigmas,
+            steps=steps if frozen else 1,
+            span=span,
+            dealias=dealias,
+        )
+    return dict(zip(sigmas, state.abs().amax(dim=(1, 2)).tolist(), strict=True))
 
 
 def spectrum(grid: Grid, values: Tensor) -> tuple[list[float], list[float]]:
@@ -215,7 +228,7 @@ def level_distance(grid: Grid, values: Tensor, level: float | None = None) -> An
 
 
 def _measure(
-    grid: Grid, sigma: float, values: Tensor, distances: Tensor, terminal: Tensor
+    grid: Grid, sigma: float | None, values: Tensor, distances: Tensor, terminal: Tensor
 ) -> Regularity:
     # Differences of neighbours, not of Fourier series: at sigma = 0 the values jump.
     parts = [(values.roll(-1, dims=axis) - values) / grid.spacing for axis in (0, 1)]
@@ -233,5 +246,5 @@ def _measure(
         fine_share=sum(p for w, p in zip(waves, power, strict=True) if w > FINE_WAVE) / total,
         distance=float(distances.mean()),
         near=float((distances < grid.spacing).double().mean()),
-        overshoot=overshoot(values, terminal),
+        overshoot=overshoot(values, continued(grid, terminal)),
     )

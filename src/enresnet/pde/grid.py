@@ -45,6 +45,14 @@ class Grid:
             raise ValueError(f"dimensions must be 1, 2 or 3, found {self.dimensions}")
         if self.dtype not in (torch.float32, torch.float64):
             raise ValueError(f"dtype must be float32 or float64, found {self.dtype}")
+        try:
+            torch.zeros(1, device=self.device).item()
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ValueError(
+                f"device must be one that torch computes on here, such as cpu; found "
+                f"{self.device!r} ({reason})"
+            ) from error
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -76,16 +76,17 @@ class Sampler:
         self.sigma = checks.number("sigma", sigma, low=0)
         self.generator = checked_generator(generator)
 
+    def sums(self, level: int, count: int, *, coupled: bool = True) -> Tensor:
+        """Return the number, sum and sum of squares of so many draws, however many they are."""
+        together = max(1, BATCH // len(self.point))
+        total = torch.zeros(3, dtype=torch.float64)
+        for start in range(0, count, together):
+            drawn = self.differences(level, min(together, count - start), coupled=coupled).cpu()
+            total += torch.stack([torch.tensor(len(drawn)), drawn.sum(), (drawn**2).sum()])
+        return total
+
     def differences(self, level: int, count: int, *, coupled: bool = True) -> Tensor:
         """Return ``count`` draws of P_l - P_(l-1), or of P_l alone at level 0 or uncoupled."""
-        together = max(1, BATCH // len(self.point))
-        parts = [
-            self._batch(level, min(together, count - start), coupled)
-            for start in range(0, count, together)
-        ]
-        return torch.cat(parts)
-
-    def _batch(self, level: int, count: int, coupled: bool) -> Tensor:
         steps = 2**level
         step = 1 / steps
         width = self.sigma * math.sqrt(step)
@@ -117,11 +118,11 @@ def multilevel(sampler: Sampler, *, epsilon: float) -> MultilevelEstimate:
         while any(int(t[0]) < n for t, n in zip(totals, wanted, strict=True)):
             for level, (sums, n) in enumerate(zip(totals, wanted, strict=True)):
                 if (missing := n - int(sums[0])) > 0:
-                    draws = sampler.differences(level, missing)
-                    sums += torch.stack(
-                        [torch.tensor(float(missing)), draws.sum(), (draws**2).sum()]
-                    ).to(sums)
-            levels = [_level(number, sums) for number, sums in enumerate(totals)]
+                    sums += sampler.sums(level, missing)
+            levels = [
+                _level(2**number, sums, cost=2**number + 2**number // 2)
+                for number, sums in enumerate(totals)
+            ]
             share = sum(math.sqrt(level.variance * level.cost) for level in levels)
             wanted = [
                 max(
@@ -152,16 +153,14 @@ def plain(sampler: Sampler, *, epsilon: float, level: int) -> MultilevelEstimate
     """Return the mean over paths of 2^level steps alone, as many as ``epsilon`` asks for."""
     epsilon = _positive(epsilon)
     checks.integer("level", level, low=0)
-    pilot = sampler.differences(level, PILOT, coupled=False)
-    count = max(PILOT, math.ceil(2 / epsilon**2 * float(pilot.var())))
-    draws = pilot
-    if count > PILOT:
-        draws = torch.cat([pilot, sampler.differences(level, count - PILOT, coupled=False)])
-    variance = float(draws.var())
-    one = Level(2**level, count, float(draws.mean()), variance, 2**level)
+    sums = sampler.sums(level, PILOT, coupled=False)
+    pilot = _level(2**level, sums, cost=2**level)
+    count = max(PILOT, math.ceil(2 / epsilon**2 * pilot.variance))
+    sums += sampler.sums(level, count - PILOT, coupled=False)
+    one = _level(2**level, sums, cost=2**level)
     return MultilevelEstimate(
         one.mean,
-        math.sqrt(variance / count),
+        math.sqrt(one.variance / count),
         math.nan,
         epsilon,
         count * one.cost,
@@ -175,12 +174,11 @@ def _positive(epsilon: float) -> float:
     return float(epsilon)
 
 
-def _level(number: int, sums: Tensor) -> Level:
+def _level(steps: int, sums: Tensor, *, cost: int) -> Level:
     count, total, squares = sums.tolist()
     mean = total / count
     variance = max(squares / count - mean**2, 0.0) * count / (count - 1)
-    steps = 2**number
-    return Level(steps, int(count), mean, variance, steps + steps // 2)
+    return Level(steps, int(count), mean, variance, cost)
 
 
 def _bias(means: list[float]) -> float:

@@ -12,7 +12,7 @@ in pairs with opposite noise. Quasi-random paths take their noise from a scrambl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -51,13 +51,13 @@ class Estimate:
 
 
 def euler_maruyama(
-    velocity: Velocity, points: Tensor, noise: Tensor, *, sigma: float, first: float = 0.0
+    velocity: Velocity, points: Tensor, noise: Iterable[Tensor], *, sigma: float, steps: int
 ) -> Tensor:
-    """Return where points end at time 1 with standard normal ``noise``, steps x (points' shape)."""
-    step = (1 - first) / len(noise)
+    """Return where points end at time 1 with standard normal ``noise``, one tensor a step."""
+    step = 1 / steps
     width = sigma * math.sqrt(step)
     for number, draw in enumerate(noise):
-        points = points + step * velocity(points, first + number * step) + width * draw
+        points = points + step * velocity(points, number * step) + width * draw
     return points
 
 
@@ -89,7 +89,6 @@ def feynman_kac(
     if checks.integer("paths", paths, low=2 * unit) % unit:
         raise ValueError(f"paths must be a multiple of {unit} for {method} paths, found {paths}")
     generator = checked_generator(generator)
-    dimension = points.shape[1]
     if method == "quasi":
         return _quasi(velocity, values, points, sigma, steps, paths, generator)
     groups = paths // unit
@@ -98,21 +97,22 @@ def feynman_kac(
     squares = torch.zeros_like(total)
     for start in range(0, groups, together):
         count = min(together, groups - start)
-        ends = points.unsqueeze(0).expand(unit * count, -1, -1)
-        step, width = 1 / steps, sigma / math.sqrt(steps)
-        for number in range(steps):
-            draw = torch.randn(count, 1, dimension, generator=generator, dtype=points.dtype)
-            draw = draw.to(points.device)
-            if unit == 2:
-                draw = torch.cat([draw, -draw])
-            ends = ends + step * velocity(ends, number * step) + width * draw
-        found = values(ends).double()
-        found = found.reshape(unit, count, len(points)).mean(dim=0)
+        starts = points.unsqueeze(0).expand(unit * count, -1, -1)
+        noise = (_draw(count, points, unit == 2, generator) for _ in range(steps))
+        ends = euler_maruyama(velocity, starts, noise, sigma=sigma, steps=steps)
+        found = values(ends).double().reshape(unit, count, len(points)).mean(dim=0)
         total += found.sum(dim=0)
         squares += (found**2).sum(dim=0)
     mean = total / groups
     variance = (squares / groups - mean**2).clamp(min=0) * groups / (groups - 1)
     return Estimate(mean, (variance / groups).sqrt(), paths, paths * steps)
+
+
+def _draw(count: int, points: Tensor, mirrored: bool, generator: torch.Generator) -> Tensor:
+    """Return one step's noise, the same for all points, and if wanted its mirror image too."""
+    draw = torch.randn(count, 1, points.shape[1], generator=generator, dtype=points.dtype)
+    draw = draw.to(points.device)
+    return torch.cat([draw, -draw]) if mirrored else draw
 
 
 def _quasi(
@@ -140,7 +140,8 @@ def _quasi(
         normal = normal.reshape(-1, steps, dimension).to(points.device, points.dtype)
         noise = torch.einsum("sk,pkd->spd", bridge, normal).unsqueeze(2)
         starts = points.unsqueeze(0).expand(len(normal), -1, -1)
-        means.append(values(euler_maruyama(velocity, starts, noise, sigma=sigma)).mean(dim=0))
+        ends = euler_maruyama(velocity, starts, noise, sigma=sigma, steps=steps)
+        means.append(values(ends).mean(dim=0))
     stacked = torch.stack(means).double()
     error = stacked.std(dim=0) / math.sqrt(SCRAMBLES)
     return Estimate(stacked.mean(dim=0), error, paths, paths * steps)

@@ -11,10 +11,12 @@ no more than was drawn. Then, with X the characteristics through an interval of 
 
 (Strang's splitting, of second order in h). Both factors keep the range of u. On a grid finer than
 the velocity's, what lies between two middles is one matrix of positive weights that sum to one, on
-the grid points near X(x), with the mean and the variance of the Gaussian about it. Such weights
+the grid points near X(x), with the mean and the variance of the Gaussian about it (exactly for
+narrow ones, to 1e-3 for wide ones, whose tails are cut off). Such weights
 exist where its width is at least half the spacing. So no interpolation smooths the solution
-further, and the maximum principle holds exactly. At sigma = 0 there is no matrix:
-u(x, 0) is f(X_1(x)), along each characteristic alone.
+further, and the maximum principle holds exactly for f as it is continued between the grid points:
+by its Fourier series to a grid eight times as fine, and bilinearly from there. At sigma = 0 there
+is no matrix: u(x, 0) is f(X_1(x)), along each characteristic alone.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from enresnet import checks
 from enresnet.pde.grid import Grid
 
 NARROWEST = 0.5  # of the spacing: no positive weights have less variance everywhere
-NARROW = 0.75  # squared spacings: up to here three points do, beyond samples are exact to 1e-5
+NARROW = 0.75  # squared spacings: up to here three points do, exactly; beyond, samples to 1e-3
 REACH = 3.5  # standard deviations of the Gaussian that are kept
 COARSEST_FACTOR = 2  # the solution's grid resolves the velocity's cells
 SMOOTH_FACTOR = 8  # refinement at which bilinear interpolation of smooth values is exact to 1e-3
@@ -113,8 +115,7 @@ def solve_rough(
     if grid.dimensions != 2:
         raise ValueError(f"grid must have 2 dimensions, found {grid.dimensions}")
     draws = _checked(grid, velocity)
-    smooth = grid.refine(grid.check_values("terminal", terminal), SMOOTH_FACTOR)
-    values = bilinear(grid.finer(SMOOTH_FACTOR), smooth)
+    values = bilinear(grid.finer(SMOOTH_FACTOR), continued(grid, terminal))
     check_times(sigma=sigma, steps=steps, diffusions=diffusions)
     if sigma == 0:
         return values(trace(grid, draws, grid.points, first=0, last=steps, step=1 / steps))
@@ -129,6 +130,11 @@ def solve_rough(
         state = GaussianChain(fine, ends, width)(state)
     ends = trace(grid, draws, grid.points, first=0, last=half, step=1 / steps)
     return GaussianChain(fine, ends, width)(state).reshape(grid.shape)
+
+
+def continued(grid: Grid, terminal: Tensor) -> Tensor:
+    """Return f by its Fourier series on the finer grid whose range the solution keeps."""
+    return grid.refine(grid.check_values("terminal", terminal), SMOOTH_FACTOR)
 
 
 def check_times(*, sigma: float, steps: int, diffusions: int) -> None:
@@ -167,8 +173,7 @@ class GaussianChain:
         else:
             reach = math.ceil(REACH * width / grid.spacing)
             offsets = torch.arange(-reach, reach + 1, device=places.device)
-            weights = torch.exp(-0.5 * (away - offsets) ** 2 / spread)
-            weights = weights / weights.sum(dim=-1, keepdim=True)
+            weights = _gaussian(away - offsets, _widened(spread, offsets))
         near = (nearest.int().unsqueeze(-1) + offsets.int()) % grid.size
         self._columns = near[:, 0, :, None] * grid.size + near[:, 1, None, :]
         self._weights = weights[:, 0, :, None] * weights[:, 1, None, :]
@@ -190,3 +195,19 @@ class GaussianChain:
             shape=(count, self._size),
         )
         return torch.from_numpy(matrix @ values.numpy())
+
+
+def _gaussian(away: Tensor, spread: float) -> Tensor:
+    weights = torch.exp(-0.5 * away**2 / spread)
+    return weights / weights.sum(dim=-1, keepdim=True)
+
+
+def _widened(spread: float, offsets: Tensor) -> float:
+    """Return the variance that a Gaussian must have for its sampled middle to have ``spread``."""
+    away = offsets.double() - 0.25  # a centre as far from the nearest point as most are
+    wide = spread
+    for _ in range(8):
+        weights = _gaussian(away, wide)
+        mean = (weights * away).sum()
+        wide *= spread / float((weights * (away - mean) ** 2).sum())
+    return wide

@@ -28,6 +28,7 @@ from enresnet.pde.grid import Grid
 Velocity = Callable[[Tensor, float], Tensor]
 """From points ... x d and a time to vectors ... x d."""
 
+SCANNED = 16  # intervals of time between which a velocity's speed is looked at beforehand
 IMAGINARY_LIMIT = 2 * math.sqrt(2)  # where the region of the Runge-Kutta step ends on that axis
 
 
@@ -96,11 +97,9 @@ def _solve(
     sigmas = check_sigmas(sigma).to(device=grid.device, dtype=grid.dtype)
     values = _per_sigma("terminal" if backward else "initial", grid, values, len(sigmas))
     checks.integer("steps", steps, low=1)
-    start, stop = (checks.number("span", end) for end in span)
-    if not stop > start:
-        raise ValueError(f"span must be an interval of time, found {span}")
+    start, stop = _interval(span)
     step = (stop - start) / steps
-    field = _Field(grid, velocity, len(sigmas), step, dealias)
+    field = _Field(grid, velocity, len(sigmas), (start, stop), steps, dealias)
     sign = 1.0 if backward else -1.0
     mask = grid.kept if dealias else torch.ones_like(grid.kept)
 
@@ -109,6 +108,7 @@ def _solve(
         product = (field(own) * grid.gradient_of(coefficients)).sum(dim=-1)
         if source is not None:
             pushed = grid.check_values("source", source(grid.points, own))
+            _check_leading("source", pushed.shape[: -grid.dimensions], len(sigmas))
             product = product - pushed  # of either equation: v_s = sign * (F.grad v - g) + ...
         return sign * mask * grid.transform(product)
 
@@ -130,35 +130,68 @@ class _Field:
     """The velocity on the grid at a time, checked and, if it is steady, computed once."""
 
     def __init__(
-        self, grid: Grid, velocity: Velocity | Tensor, count: int, step: float, dealias: bool
+        self,
+        grid: Grid,
+        velocity: Velocity | Tensor,
+        count: int,
+        span: tuple[float, float],
+        steps: int,
+        dealias: bool,
     ) -> None:
-        self._grid, self._count, self._step, self._dealias = grid, count, step, dealias
-        self._velocity = velocity
+        self._grid, self._count, self._dealias = grid, count, dealias
+        self._span, self._steps, self._velocity = span, steps, velocity
         self._steady: Tensor | None = None
         self._last: tuple[float, Tensor] | None = None  # a step ends where the next begins
-        if not callable(velocity):
+        if callable(velocity):
+            for time in _times(span, SCANNED):  # an unstable step is told before the work
+                self(time)
+        else:
             self._steady = self._checked(velocity)
 
     def __call__(self, time: float) -> Tensor:
         if self._steady is not None:
             return self._steady
         if self._last is None or self._last[0] != time:
-            assert callable(self._velocity)
-            found = self._velocity(self._grid.points, time)
-            self._last = (time, self._checked(found))
+            self._last = (time, self._checked(self._at(time)))
         return self._last[1]
+
+    def _at(self, time: float) -> Tensor:
+        assert callable(self._velocity)
+        return self._velocity(self._grid.points, time)
 
     def _checked(self, found: object) -> Tensor:
         field = self._grid.check_field("velocity", found)
         _check_leading("velocity", field.shape[: -self._grid.dimensions - 1], self._count)
+        step = (self._span[1] - self._span[0]) / self._steps
         largest = largest_stable_step(self._grid, field, dealias=self._dealias)
-        if self._step > largest:
+        if step > largest:
+            if callable(self._velocity):  # of all times, not only of the first that is too fast
+                times = _times(self._span, max(2 * self._steps, 256))
+                fields = (self._grid.check_field("velocity", self._at(time)) for time in times)
+                largest = min(
+                    largest_stable_step(self._grid, one, dealias=self._dealias) for one in fields
+                )
             raise ValueError(
                 f"steps are too few: the largest stable time step for this velocity on this grid "
-                f"is {largest:.3g}, found {self._step:.3g}; take at least "
-                f"{math.ceil(1 / largest)} steps a unit of time"
+                f"is {largest:.3g}, found {step:.3g}; take at least "
+                f"{math.ceil((self._span[1] - self._span[0]) / largest)} steps"
             )
         return field
+
+
+def _times(span: tuple[float, float], count: int) -> list[float]:
+    return [span[0] + (span[1] - span[0]) * number / count for number in range(count + 1)]
+
+
+def _interval(span: tuple[float, float]) -> tuple[float, float]:
+    try:
+        start, stop = span
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"span must be two times, found {span!r}") from error
+    start, stop = checks.number("span", start), checks.number("span", stop)
+    if not stop > start:
+        raise ValueError(f"span must be an interval of time, found {span}")
+    return start, stop
 
 
 def check_sigmas(sigma: float | Sequence[float] | Tensor) -> Tensor:
