@@ -1,6 +1,7 @@
 """Feynman-Kac particles, multi-level Monte Carlo, and networks of different depth as levels."""
 
 import math
+import sys
 
 import pytest
 import torch
@@ -114,8 +115,8 @@ def test_levels_are_at_least_five_times_cheaper_at_the_smallest_error(levels):
 
 def test_both_ways_keep_the_wanted_error(levels):
     for row in levels.rows:
-        assert row.multilevel_error < 2 * row.epsilon
-        assert row.plain_error < 2 * row.epsilon
+        assert row.multilevel_error < 1.3 * row.epsilon  # over 20 runs
+        assert row.plain_error < 2 * row.epsilon  # over 4
 
 
 def test_the_variance_of_a_level_falls_as_the_step_squared(levels):
@@ -140,6 +141,8 @@ def test_bad_input_of_levels():
         Sampler(velocity, terminal, POINT, sigma=0.5)
     with pytest.raises(ValueError, match="sigma"):
         Sampler(velocity, terminal, POINT[0], sigma=-0.5)
+    with pytest.raises(ValueError, match="epsilons must be at least two and differ"):
+        study_multilevel(epsilons=(0.1, 0.1))
     with pytest.raises(ValueError, match="depths must double"):
         study_depths(depths=(4, 9))
 
@@ -161,10 +164,22 @@ def test_coupled_networks_share_their_noise():
 
 
 def test_what_carries_over_to_networks():
-    found = {(row.way, row.fine): row.ratio for row in study_depths(iterations=80, draws=64)}
-    assert found["tied", 16] < 0.5 * found["tied", 8]
-    assert found["tied", 16] < 0.3
-    assert found["separate", 16] > 2 * found["tied", 16]
+    rows = {(row.way, row.fine): row for row in study_depths(iterations=80, draws=64, trainings=3)}
+    assert all(len(row.ratios) == 3 for row in rows.values())
+    assert rows["tied", 16].ratio < 0.5 * rows["tied", 8].ratio
+    assert max(rows["tied", 16].ratios) < 0.3
+    assert rows["separate", 16].ratio > 2 * rows["tied", 16].ratio
+
+
+def test_sums_do_not_depend_on_batches(monkeypatch):
+    def summed():
+        generator = named_generator(0, "sums")
+        return Sampler(velocity, terminal, POINT[0], sigma=0.5, generator=generator).sums(0, 1000)
+
+    whole = summed()
+    monkeypatch.setattr(sys.modules[Sampler.__module__], "BATCH", 200)
+    torch.testing.assert_close(summed(), whole)
+    assert whole[0] == 1000
 
 
 def test_a_network_converges_to_the_transport_equation_and_training_solves_the_control_problem():

@@ -10,35 +10,45 @@ from enresnet.pde.exact import constant_velocity, heat_kernel, manufactured, rot
 from enresnet.pde.figure4 import plain_spectral
 from enresnet.pde.particles import slope
 from enresnet.pde.studies import terminal, velocity
-from enresnet.pde.verify import Check, error
+from enresnet.pde.verify import Check
 
 
 @pytest.mark.parametrize("dimensions", [1, 2, 3])
 def test_constant_velocity_in_every_dimension(dimensions):
     problem = constant_velocity(24 if dimensions == 3 else 64, dimensions=dimensions)
-    assert error(problem, 160) < 1e-8
+    assert problem.error(160) < 1e-8
 
 
 @pytest.mark.parametrize(
     ("problem", "steps"),
-    [(heat_kernel(), 4), (rotation(), 400), (manufactured(), 160)],
+    [
+        (heat_kernel(), 4),
+        (rotation(), 400),
+        (manufactured(), 160),
+        (manufactured(backward=False), 160),
+    ],
     ids=lambda value: getattr(value, "name", str(value)),
 )
 def test_exact_solutions(problem, steps):
-    assert error(problem, steps) < 1e-8
+    assert problem.error(steps) < 1e-8
 
 
 @pytest.mark.parametrize(
     ("problem", "steps"),
-    [(constant_velocity(32), [20, 40]), (manufactured(32), [20, 40]), (rotation(160), [50, 100])],
+    [
+        (constant_velocity(32), [20, 40]),
+        (manufactured(32), [20, 40]),
+        (manufactured(32, backward=False), [20, 40]),
+        (rotation(160), [50, 100]),
+    ],
     ids=lambda value: getattr(value, "name", str(value)),
 )
 def test_fourth_order_in_time(problem, steps):
-    assert slope([1 / n for n in steps], [error(problem, n) for n in steps]) > 3.9
+    assert slope([1 / n for n in steps], [problem.error(n) for n in steps]) > 3.9
 
 
 def test_space_converges_faster_than_any_power():
-    errors = [error(manufactured(size), 160) for size in (16, 24, 32)]
+    errors = [manufactured(size).error(160) for size in (16, 24, 32)]
     assert errors[0] > 1e-6
     assert errors[2] < 1e-4 * errors[0]
 
@@ -104,13 +114,40 @@ def test_the_largest_stable_step_is_sharp():
         solve_backward(grid, wind, rough, sigma=0.0, steps=steps // 2, span=(0.0, 100.0))
 
 
+def test_a_velocity_that_grows_with_time_is_told_its_largest_stable_step():
+    grid = Grid(size=32, length=2 * math.pi, dimensions=1)
+    calls = []
+
+    def wind(points, time):
+        calls.append(time)
+        return (1 + 20 * time) * torch.ones_like(points)
+
+    values = grid.points.squeeze(-1).cos()
+    largest = largest_stable_step(grid, wind(grid.points, 1.0))
+    with pytest.raises(ValueError, match=f"is {largest:.3g}.*take at least") as told:
+        solve_forward(grid, wind, values, sigma=0.1, steps=4)
+    steps = int(str(told.value).split()[-2])
+    assert steps == math.ceil(1 / largest)
+    solve_forward(grid, wind, values, sigma=0.1, steps=steps)
+    solve_backward(grid, wind, values, sigma=0.1, steps=steps)
+
+
 def test_the_trap_of_figure_4_is_real():
-    """Plain pseudo-spectral steps blow up in a velocity drawn at each grid point."""
-    for dealias in (True, False):
-        found = plain_spectral(size=96, steps=500, dealias=dealias)
-        assert not found[0.0] < 1e10
-        assert not found[0.01] < 1e10
-        assert found[0.1] < 1
+    """Plain pseudo-spectral steps grow to 1e50 and more in a velocity drawn at each grid point."""
+    found = plain_spectral(frozen=True).largest
+    assert found[0.0] > 1e50
+    assert found[0.01] > 1e50
+    assert found[0.1] < 1
+
+
+def test_the_trap_without_the_two_thirds_rule_and_with_a_velocity_drawn_in_each_step():
+    once = plain_spectral(size=96, steps=500, dealias=False, frozen=True).largest
+    assert once[0.0] > 1e10
+    assert once[0.01] > 1e10
+    anew = plain_spectral(size=96, steps=500).largest
+    assert anew[0.0] > 2
+    assert anew[0.01] > 2
+    assert anew[0.1] < 1
 
 
 GRID = Grid(size=8)
@@ -133,6 +170,8 @@ ZERO, WIND = torch.zeros(8, 8), torch.zeros(8, 8, 2)
         ({"velocity": WIND + 50, "steps": 2}, "largest stable time step .* take at least"),
         ({"steps": 0}, "steps must be at least 1"),
         ({"span": (1.0, 0.0)}, "span must be an interval"),
+        ({"span": (1.0,)}, "span must be two times"),
+        ({"source": lambda *_: torch.zeros(3, 8, 8)}, "source must be one for all sigmas"),
     ],
 )
 def test_bad_input(change, message):
@@ -149,6 +188,8 @@ def test_bad_input(change, message):
         ({"size": 8, "length": 0.0}, "length must be above 0"),
         ({"size": 8, "dimensions": 4}, "1, 2 or 3"),
         ({"size": 8, "dtype": torch.int64}, "float32 or float64"),
+        ({"size": 8, "device": "meta"}, "device must be one that torch computes on"),
+        ({"size": 8, "device": "nowhere"}, "device must be one that torch computes on"),
     ],
 )
 def test_bad_grids(arguments, message):

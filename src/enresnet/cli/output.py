@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,25 +33,36 @@ Ratio = Annotated[
 
 def print_table(rows: list[Row], *, title: str | None = None, caption: str = "") -> None:
     """Print rows with the same keys."""
-    table = Table(*rows[0], title=title, caption=escape(caption), caption_justify="left")
+    table = Table(title=title, caption=escape(caption), caption_justify="left")
+    for name in rows[0]:
+        table.add_column(name, overflow="fold")  # a narrow terminal cuts nothing off
     for row in rows:
         table.add_row(*(escape(str(value)) for value in row.values()))
     Console().print(table)
 
 
 def write_json(path: Path | None, values: Any) -> None:
-    """Write plain values to ``path``, if there is one."""
+    """Write plain values to ``path``, if there is one; what is not finite becomes null."""
     if path is not None:
         with replacing(path) as temporary:
-            temporary.write_text(json.dumps(values, indent=2) + "\n")
+            temporary.write_text(json.dumps(_finite(values), indent=2, allow_nan=False) + "\n")
 
 
-def write_picture(path: Path | None, figure: Figure) -> None:
+def _finite(values: Any) -> Any:
+    """Return plain values as JSON knows them: it has no infinity and nothing that is no number."""
+    if isinstance(values, dict):
+        return {name: _finite(value) for name, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [_finite(value) for value in values]
+    return None if isinstance(values, float) and not math.isfinite(values) else values
+
+
+def write_picture(path: Path | None, figure: Figure, *, dpi: int = 150) -> None:
     """Write a figure to ``path``, if there is one: SVG or PDF by its ending, otherwise PNG."""
     if path is not None:
         kind = path.suffix.lower().removeprefix(".")
         with replacing(path) as temporary:
-            figure.savefig(temporary, format=kind if kind in ("svg", "pdf") else "png", dpi=150)
+            figure.savefig(temporary, format=kind if kind in ("svg", "pdf") else "png", dpi=dpi)
 
 
 def write_text(path: Path | None, text: str) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 from matplotlib.figure import Figure
 
-from enresnet.cli.output import Row, print_table, write_json, write_picture
+from enresnet import checks
+from enresnet.cli.output import print_table, write_json, write_picture
 from enresnet.files import writable
 from enresnet.pde import classifier, depth_levels, figure4, pictures, studies, tables, theorems
 from enresnet.pde.characteristics import study_characteristics
@@ -20,8 +23,17 @@ from enresnet.pde.verify import verify
 PICTURES = (".png", ".svg")
 
 
+@dataclass(frozen=True)
+class Findings:
+    """What a study found: numbers for the file, pictures by name, and whether all is well."""
+
+    numbers: Any
+    pictures: dict[str, Callable[[], Figure]]
+    holds: bool = True
+
+
 @dataclass(frozen=True, kw_only=True)
-class Study:
+class Study(ABC):
     """What every study takes."""
 
     seed: int = 0
@@ -30,13 +42,34 @@ class Study:
     """Also write the numbers to this file."""
     out: Path | None = None
     """A folder for the picture, as PNG and SVG; made if it is not there."""
+    dpi: int = 150
+    """Dots an inch of the PNG."""
 
-    def draw(self, name: str, figure: Callable[[], Figure]) -> None:
-        """Write a picture, if a folder was given."""
+    @abstractmethod
+    def run(self) -> Findings:
+        """Measure and print."""
+
+    def check(self) -> None:
+        """Raise before the work if its results could not be kept."""
+        checks.integer("seed", self.seed, low=0)
+        checks.integer("dpi", self.dpi, low=1)
+        if self.json is not None:
+            writable(self.json)
         if self.out is not None:
-            drawn = figure()
-            for ending in PICTURES:
-                write_picture(self.out / f"{name}{ending}", drawn)
+            folder = self.out
+            while not folder.exists():
+                folder = folder.parent
+            writable(folder / "picture")
+
+    def keep(self, found: Findings) -> None:
+        """Write the numbers, then draw."""
+        write_json(self.json, found.numbers)
+        if self.out is not None:
+            self.out.mkdir(parents=True, exist_ok=True)
+            for name, figure in found.pictures.items():
+                drawn = figure()
+                for ending in PICTURES:
+                    write_picture(self.out / f"{name}{ending}", drawn, dpi=self.dpi)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +91,10 @@ class Figure4(Study):
     device: str = "cpu"
     """Where to compute: cpu or cuda."""
 
-    def run(self) -> tuple[Any, int]:
-        """Solve, print, draw."""
+    def run(self) -> Findings:
+        """Solve and print."""
         if self.trap:
-            return self._trap(), 0
+            return self._trap()
         result = figure4.figure4(
             size=self.size,
             steps=self.steps,
@@ -78,41 +111,48 @@ class Figure4(Study):
             "waves a unit length; fine: power in those above 10; distance: of random points to "
             "the level set through the median, on average; near: those nearer than one spacing.",
         )
-        self.draw("pde-figure4", lambda: pictures.figure4_panels(result))
-        return result.to_json(), 0
+        return Findings(result.to_json(), {"pde-figure4": lambda: pictures.figure4_panels(result)})
 
-    def _trap(self) -> list[Row]:
-        found = {
-            dealias: figure4.plain_spectral(
+    def _trap(self) -> Findings:
+        for name in ("frozen", "diffusions", "out"):
+            if getattr(self, name) != getattr(Figure4, name, None):
+                raise ValueError(
+                    f"trap solves both velocities by plain steps and draws nothing; found {name} "
+                    "with it: leave one of them out"
+                )
+        found = [
+            figure4.plain_spectral(
                 size=self.size,
                 steps=self.steps,
                 sigmas=self.sigmas,
                 dealias=dealias,
+                frozen=frozen,
                 seed=self.seed,
                 device=self.device,
             )
+            for frozen in (False, True)
             for dealias in (True, False)
-        }
+        ]
         print_table(
             tables.trap_rows(found),
             title="largest |u(x, 0)| by plain pseudo-spectral steps; the truth is at most 1",
         )
-        return [
-            {"dealias": dealias, "largest": {str(s): value for s, value in largest.items()}}
-            for dealias, largest in found.items()
-        ]
+        return Findings([trap.to_json() for trap in found], {})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verify(Study):
     """Check every solver against what is known; exit code 1 when a check fails."""
 
-    def run(self) -> tuple[Any, int]:
-        """Check, print, draw."""
-        checks = verify(seed=self.seed)
-        print_table(tables.check_rows(checks))
-        self.draw("pde-verify", lambda: pictures.verification(checks))
-        return [check.to_json() for check in checks], int(not all(c.holds for c in checks))
+    def run(self) -> Findings:
+        """Check and print."""
+        found = verify(seed=self.seed)
+        print_table(tables.check_rows(found))
+        return Findings(
+            [check.to_json() for check in found],
+            {"pde-verify": lambda: pictures.verification(found)},
+            holds=all(check.holds for check in found),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +166,8 @@ class Particles(Study):
     steps: int = 64
     """Euler steps of the finer of the two runs that are extrapolated."""
 
-    def run(self) -> tuple[Any, int]:
-        """Measure, print, draw."""
+    def run(self) -> Findings:
+        """Measure and print."""
         study = studies.study_particles(
             sigma=self.sigma, paths=self.paths, steps=self.steps, seed=self.seed
         )
@@ -138,8 +178,7 @@ class Particles(Study):
             f"{', '.join(f'{e:.3g}' for e in study.weak.errors)} at "
             f"{', '.join(map(str, study.weak.steps))} steps.",
         )
-        self.draw("pde-particles", lambda: pictures.particle_errors(study))
-        return study.to_json(), 0
+        return Findings(study.to_json(), {"pde-particles": lambda: pictures.particle_errors(study)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,10 +188,12 @@ class Mlmc(Study):
     epsilons: tuple[float, ...] = (2e-2, 1e-2, 5e-3, 2e-3)
     """Wanted errors; 1e-3 takes about a minute more."""
     repetitions: int = 4
-    """Runs for each of them."""
+    """Runs of plain Monte Carlo for each of them; the levels run five times as often."""
+    trainings: int = 4
+    """Of networks of each depth and way."""
 
-    def run(self) -> tuple[Any, int]:
-        """Measure, print, draw."""
+    def run(self) -> Findings:
+        """Measure and print."""
         study = studies.study_multilevel(
             epsilons=self.epsilons, repetitions=self.repetitions, seed=self.seed
         )
@@ -161,16 +202,19 @@ class Mlmc(Study):
             title="multi-level Monte Carlo",
             caption=f"Cost grows as error^-{study.multilevel_order:.2f} with levels and as "
             f"error^-{study.plain_order:.2f} without; the variance of a level falls as "
-            f"step^{study.variance_order:.2f}.",
+            f"step^{study.variance_order:.2f} and its mean as step^{study.mean_order:.2f}.",
         )
-        depths = depth_levels.study_depths(seed=self.seed)
+        depths = depth_levels.study_depths(trainings=self.trainings, seed=self.seed)
         print_table(
             tables.depth_rows(depths),
             title="networks of different depth as levels",
-            caption="A level pays where the ratio is well below 1.",
+            caption=f"Medians of {self.trainings} trainings. A level pays where the ratio is well "
+            "below 1.",
         )
-        self.draw("pde-mlmc", lambda: pictures.multilevel_costs(study, depths))
-        return {**study.to_json(), "depths": [row.to_json() for row in depths]}, 0
+        return Findings(
+            {**study.to_json(), "depths": [row.to_json() for row in depths]},
+            {"pde-mlmc": lambda: pictures.multilevel_costs(study, depths)},
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,8 +224,8 @@ class Theorems(Study):
     cases: int = 240
     """Random fields for Theorem 2."""
 
-    def run(self) -> tuple[Any, int]:
-        """Measure, print, draw."""
+    def run(self) -> Findings:
+        """Measure and print."""
         cases = theorems.random_cases(cases=self.cases, seed=self.seed)
         breaks = theorems.where_it_breaks()
         slower = theorems.where_it_breaks((1.0, 2.0, 3.0), wave=0.5)
@@ -195,13 +239,16 @@ class Theorems(Study):
             tables.smoothness_rows(smooth),
             title="Theorem 1: largest change against |delta| / sigma",
         )
-        self.draw("pde-theorems", lambda: pictures.theorem_checks(cases, breaks, smooth))
-        values = {
+        numbers = {
             "cases": [case.to_json() for case in cases],
             "breaks": [one.to_json() for one in [*breaks, *slower]],
             "smoothness": [one.to_json() for one in smooth],
         }
-        return values, int(max(case.ratio for case in cases) > 1)
+        return Findings(
+            numbers,
+            {"pde-theorems": lambda: pictures.theorem_checks(cases, breaks, smooth)},
+            holds=max(case.ratio for case in cases) <= 1,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,8 +268,10 @@ class Classifier(Study):
     repeats: int = 1
     """Trainings a sigma, each with other data and weights; more show what is chance."""
 
-    def run(self) -> tuple[Any, int]:
-        """Train, attack, compare, print, draw."""
+    def run(self) -> Findings:
+        """Train, attack, compare and print."""
+        if not self.data:
+            raise ValueError(f"data must be one at least of {', '.join(classifier.DATA)}")
         found = []
         for data in self.data:
             study = classifier.study_classifier(
@@ -243,17 +292,19 @@ class Classifier(Study):
             print_table(
                 tables.agreement_rows(study), title=f"{title}: the network and its equation"
             )
-            self.draw(f"pde-{data}", lambda study=study: pictures.classifier_surfaces(study))  # type: ignore[misc]
-            found.append(study.to_json())
-        return found, 0
+            found.append(study)
+        return Findings(
+            [study.to_json() for study in found],
+            {f"pde-{s.data}": partial(pictures.classifier_surfaces, s) for s in found},
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Characteristics(Study):
     """Figures 1 to 3: the network as Euler's method for characteristics, training as control."""
 
-    def run(self) -> tuple[Any, int]:
-        """Measure, print, draw."""
+    def run(self) -> Findings:
+        """Measure and print."""
         study = study_characteristics(seed=self.seed)
         print_table(
             tables.characteristic_rows(study),
@@ -262,9 +313,13 @@ class Characteristics(Study):
             f"{study.residuals[0]:.3f} to {study.residuals[-1]:.3f}; the largest left is "
             f"{study.largest_residual:.3f}.",
         )
-        self.draw("pde-network", paper_figures)
-        self.draw("pde-characteristics", lambda: pictures.characteristic_curves(study))
-        return study.to_json(), 0
+        return Findings(
+            study.to_json(),
+            {
+                "pde-network": paper_figures,
+                "pde-characteristics": lambda: pictures.characteristic_curves(study),
+            },
+        )
 
 
 def command(
@@ -279,10 +334,7 @@ def command(
     Args:
         study: What to measure.
     """
-    if study.json is not None:
-        writable(study.json)
-    if study.out is not None:
-        study.out.mkdir(parents=True, exist_ok=True)
-    values, code = study.run()
-    write_json(study.json, values)
-    return code
+    study.check()
+    found = study.run()
+    study.keep(found)
+    return 0 if found.holds else 1

@@ -44,7 +44,6 @@ class CharacteristicStudy:
     largest_residual: float
     paths: list[Tensor]  # of the trained network
     labels: Tensor
-    curves: Tensor  # characteristics of the study's velocity, for the picture
 
     def to_json(self) -> dict[str, Any]:
         """Return the numbers, without the paths."""
@@ -57,27 +56,30 @@ class CharacteristicStudy:
         }
 
 
-def study_characteristics(*, iterations: int = 200, seed: int = 0) -> CharacteristicStudy:
-    """Measure Euler's order against the spectral solution at sigma = 0, and solve Eq. 9."""
+def order_of_networks() -> tuple[list[int], list[float], float]:
+    """Return numbers of layers, their errors against the spectral solution, and the order."""
     grid, exact = reference(sigma=0.0, size=64)
     numbers = [8, 16, 32, 64]
     ends = [euler(velocity, grid.points, layers=count)[-1] for count in numbers]
     errors = [float((terminal(end) - exact).square().mean().sqrt()) for end in ends]
+    return numbers, errors, slope([1 / count for count in numbers], errors)
+
+
+def study_characteristics(*, iterations: int = 200, seed: int = 0) -> CharacteristicStudy:
+    """Measure Euler's order against the spectral solution at sigma = 0, and solve Eq. 9."""
+    numbers, errors, order = order_of_networks()
     points, labels = two_dimensional("moons", 200, seed=seed)
     flow = Flow(generator=named_generator(seed, "control problem"))
     residuals = train(flow, points, labels, iterations=iterations)
     with torch.no_grad():
         paths, _ = flow.walk(points)
         largest = float((flow.terminal(paths[-1]) - labels).abs().max())
-    starts = grid.points[4::10, 4::10].reshape(-1, 2)
-    curves = torch.stack(euler(velocity, starts, layers=100))
     return CharacteristicStudy(
         numbers,
         errors,
-        slope([1 / count for count in numbers], errors),
+        order,
         residuals,
         largest,
         paths,
         labels,
-        curves,
     )

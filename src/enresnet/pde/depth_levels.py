@@ -12,9 +12,11 @@ taken in two half steps with the same weights; ``warm``, tied and then trained f
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,23 +32,29 @@ WAYS = ("tied", "warm", "separate")
 
 @dataclass(frozen=True)
 class DepthLevel:
-    """One difference of depths, on average over test points."""
+    """One difference of depths: on average over test points, one figure a training."""
 
     way: str
     coarse: int
     fine: int
-    variance: float  # of the deeper network's output
-    difference_variance: float  # of the difference, with shared noise
-    bias: float  # root mean square of the difference of the means
+    variances: list[float]  # of the deeper network's output
+    difference_variances: list[float]  # of the difference, with shared noise
+    biases: list[float]  # root mean square of the difference of the means
+
+    @property
+    def ratios(self) -> list[float]:
+        """Variance of the difference over that of the output: small where a level pays."""
+        pairs = zip(self.difference_variances, self.variances, strict=True)
+        return [difference / variance for difference, variance in pairs]
 
     @property
     def ratio(self) -> float:
-        """Variance of the difference over that of the output: small where a level pays."""
-        return self.difference_variance / self.variance
+        """The median ratio."""
+        return median(self.ratios)
 
-    def to_json(self) -> dict[str, float | str]:
+    def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return {**vars(self), "ratio": self.ratio}
+        return {**vars(self), "ratios": self.ratios}
 
 
 def deepened(flow: Flow) -> Flow:
@@ -85,54 +93,70 @@ def study_depths(
     depths: Sequence[int] = (4, 8, 16),
     sigma: float = 0.3,
     iterations: int = 150,
+    trainings: int = 4,
     draws: int = 128,
     seed: int = 0,
 ) -> list[DepthLevel]:
-    """Train networks of the depths in the three ways and measure the differences."""
+    """Train networks of the depths in the three ways, some times over; measure differences."""
     if len(depths) < 2 or any(b != 2 * a for a, b in pairwise(depths)):
         raise ValueError(f"depths must double from each to the next, found {list(depths)}")
     checks.integer("draws", draws, low=2)
+    checks.integer("trainings", trainings, low=1)
+    found: dict[tuple[str, int], list[tuple[float, float, float]]] = {}
+    with progress_bar("depths", trainings * (2 * len(depths) - 1)) as advance:
+        for training in range(trainings):
+            own = seed + 2 * training  # its test points take the seed that follows
+            nets = _trained(depths, sigma, iterations, own, advance)
+            for way in WAYS:
+                for coarse, fine in pairwise(nets[way]):
+                    numbers = _difference(coarse, fine, draws, own, f"noise {way} {fine.layers}")
+                    found.setdefault((way, fine.layers), []).append(numbers)
+    return [
+        DepthLevel(way, fine // 2, fine, *(list(column) for column in zip(*rows, strict=True)))
+        for (way, fine), rows in found.items()
+    ]
+
+
+def _trained(
+    depths: Sequence[int], sigma: float, iterations: int, seed: int, advance: Callable[[int], None]
+) -> dict[str, list[Flow]]:
     points, labels = two_dimensional("moons", 200, seed=seed)
-    tests, _ = two_dimensional("moons", 100, seed=seed + 1)
-    found = []
-    with progress_bar("depths", 2 * len(depths) - 1) as advance:
-        generator = named_generator(seed, "depths")
-        first = Flow(layers=depths[0], sigma=sigma, generator=generator)
-        train(first, points, labels, iterations=iterations, draws=2)
+    first = Flow(layers=depths[0], sigma=sigma, generator=named_generator(seed, "depths"))
+    train(first, points, labels, iterations=iterations, draws=2)
+    advance(1)
+    nets = {way: [first] for way in WAYS}
+    for depth in depths[1:]:
+        nets["tied"].append(deepened(nets["tied"][-1]))
+        warm = deepened(nets["warm"][-1])
+        train(warm, points, labels, iterations=iterations // 2, draws=2)
         advance(1)
-        nets = {way: [first] for way in WAYS}
-        for depth in depths[1:]:
-            nets["tied"].append(deepened(nets["tied"][-1]))
-            warm = deepened(nets["warm"][-1])
-            train(warm, points, labels, iterations=iterations // 2, draws=2)
-            advance(1)
-            own = named_generator(seed, f"separate {depth}")
-            separate = Flow(layers=depth, sigma=sigma, generator=own)
-            train(separate, points, labels, iterations=iterations, draws=2)
-            advance(1)
-            nets["warm"].append(warm)
-            nets["separate"].append(separate)
-    for way in WAYS:
-        for coarse, fine in pairwise(nets[way]):
-            noise = torch.randn(
-                fine.layers,
-                draws,
-                len(tests),
-                2,
-                generator=named_generator(seed, f"noise {way} {fine.layers}"),
-                dtype=torch.float64,
-            )
-            with torch.no_grad():
-                deep, shallow = coupled(fine, coarse, tests, noise)
-            difference = deep - shallow
-            found.append(
-                DepthLevel(
-                    way,
-                    coarse.layers,
-                    fine.layers,
-                    float(deep.var(dim=0).mean()),
-                    float(difference.var(dim=0).mean()),
-                    float(difference.mean(dim=0).square().mean().sqrt()),
-                )
-            )
-    return found
+        own = named_generator(seed, f"separate {depth}")
+        separate = Flow(layers=depth, sigma=sigma, generator=own)
+        train(separate, points, labels, iterations=iterations, draws=2)
+        advance(1)
+        nets["warm"].append(warm)
+        nets["separate"].append(separate)
+    return nets
+
+
+def _difference(
+    coarse: Flow, fine: Flow, draws: int, seed: int, purpose: str
+) -> tuple[float, float, float]:
+    """Return the variance of the deeper output, that of the difference, and the bias."""
+    tests, _ = two_dimensional("moons", 100, seed=seed + 1)
+    noise = torch.randn(
+        fine.layers,
+        draws,
+        len(tests),
+        2,
+        generator=named_generator(seed, purpose),
+        dtype=torch.float64,
+    )
+    with torch.no_grad():
+        deep, shallow = coupled(fine, coarse, tests, noise)
+    difference = deep - shallow
+    return (
+        float(deep.var(dim=0).mean()),
+        float(difference.var(dim=0).mean()),
+        float(difference.mean(dim=0).square().mean().sqrt()),
+    )

@@ -18,20 +18,37 @@ import torch
 from torch import Tensor
 
 from enresnet.pde.grid import Grid
-from enresnet.pde.spectral import Velocity
+from enresnet.pde.spectral import Velocity, solve_backward, solve_forward
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A terminal-value problem on a grid with its exact solution at time 0."""
+    """A problem on a grid with its exact solution at the other end of time."""
 
     name: str
     grid: Grid
     velocity: Velocity
-    terminal: Tensor
+    given: Tensor  # u at time 1, or at time 0 if the problem is one of initial values
     exact: Tensor
     sigma: float
     source: Callable[[Tensor, float], Tensor] | None = None
+    backward: bool = True
+
+    def solve(self, steps: int) -> Tensor:
+        """Return the spectral solution where the exact one is known."""
+        solver = solve_backward if self.backward else solve_forward
+        return solver(
+            self.grid,
+            self.velocity,
+            self.given,
+            sigma=self.sigma,
+            steps=steps,
+            source=self.source,
+        )[0]
+
+    def error(self, steps: int) -> float:
+        """Return its largest error."""
+        return float((self.solve(steps) - self.exact).abs().max())
 
 
 def constant_velocity(size: int = 64, *, sigma: float = 0.3, dimensions: int = 2) -> Problem:
@@ -100,8 +117,9 @@ def rotation(size: int = 192, *, speed: float = 2.0) -> Problem:
     return Problem("rotation, sigma 0", grid, velocity, bump(grid.points), bump(turned), 0.0)
 
 
-def manufactured(size: int = 48, *, sigma: float = 0.4) -> Problem:
+def manufactured(size: int = 48, *, sigma: float = 0.4, backward: bool = True) -> Problem:
     """A solution chosen beforehand, in a wind that changes with place and time."""
+    diffusion = 0.5 * sigma**2 if backward else -0.5 * sigma**2  # on the left of the equation
     grid = Grid(size=size, length=2 * math.pi)
 
     def solution(points: Tensor, time: float) -> Tensor:
@@ -115,7 +133,7 @@ def manufactured(size: int = 48, *, sigma: float = 0.4) -> Problem:
         )
 
     def source(points: Tensor, time: float) -> Tensor:
-        """Return u_t + F.grad u + (sigma^2 / 2) Lap u, worked out by hand."""
+        """Return u_t + F.grad u +- (sigma^2 / 2) Lap u, worked out by hand."""
         x, y = points.unbind(dim=-1)
         first = torch.exp(torch.sin(x + 2 * time) * 0.8)
         slope = 0.8 * torch.cos(x + 2 * time)
@@ -125,21 +143,23 @@ def manufactured(size: int = 48, *, sigma: float = 0.4) -> Problem:
         bend = slope**2 - 0.8 * torch.sin(x + 2 * time) - 1
         laplacian = first * torch.cos(y - time) * bend
         wind = velocity(points, time)
-        return by_t + wind[..., 0] * by_x + wind[..., 1] * by_y + 0.5 * sigma**2 * laplacian
+        return by_t + wind[..., 0] * by_x + wind[..., 1] * by_y + diffusion * laplacian
 
+    given, wanted = (1.0, 0.0) if backward else (0.0, 1.0)
     return Problem(
-        "manufactured",
+        "manufactured" if backward else "manufactured, forward in time",
         grid,
         velocity,
-        solution(grid.points, 1.0),
-        solution(grid.points, 0.0),
+        solution(grid.points, given),
+        solution(grid.points, wanted),
         sigma,
         source,
+        backward,
     )
 
 
 def problems() -> list[Problem]:
-    """Return the four problems, the first in one, two and three dimensions."""
+    """Return the four problems, the first in three dimensions and the last both ways in time."""
     return [
         constant_velocity(dimensions=1),
         constant_velocity(dimensions=2),
@@ -147,4 +167,5 @@ def problems() -> list[Problem]:
         heat_kernel(),
         rotation(),
         manufactured(),
+        manufactured(backward=False),
     ]

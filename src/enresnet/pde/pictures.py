@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import cycle
+from string import ascii_lowercase
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from enresnet.drawing import COLOURS, blank, plain
+from enresnet.drawing import COLOURS, blank, diverging, plain
 from enresnet.pde.characteristics import CharacteristicStudy
 from enresnet.pde.classifier import HALF_WIDTH, ClassifierStudy
 from enresnet.pde.depth_levels import WAYS, DepthLevel
@@ -20,7 +22,6 @@ from enresnet.pde.verify import Check
 
 # Distinct to colour-blind eyes (Okabe and Ito), for lines that share a panel.
 LINES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#555555")
-DIVERGING = "RdBu_r"
 CAPTION = 8.5
 
 
@@ -47,20 +48,19 @@ def figure4_panels(result: Figure4) -> Figure:
     for number, (axes, (title, values)) in enumerate(zip(tops, panels, strict=True)):
         table = values.T.cpu().numpy()
         shown = axes.pcolormesh(
-            line, line, table, cmap=DIVERGING, vmin=-1, vmax=1, rasterized=True, shading="nearest"
+            line, line, table, cmap=diverging(), vmin=-1, vmax=1, rasterized=True, shading="nearest"
         )
         axes.contour(line, line, table, levels=10, colors="k", linewidths=0.45)
         axes.set_aspect("equal")
-        axes.set_title(f"({'abcdefgh'[number]}) {title}", fontsize=9.5)
+        axes.set_title(f"({ascii_lowercase[number % 26]}) {title}", fontsize=9.5)
         axes.set_xticks([0, 0.5, 1], ["0", "", "1"])
         axes.set_yticks([0, 0.5, 1], ["0", "", "1"] if number == 0 else [])
     assert shown is not None
     figure.colorbar(shown, ax=tops, shrink=0.75, pad=0.01)
-    third = 2 * columns // 2
-    left = plain(figure.add_subplot(grid[1, :third]))
-    right = plain(figure.add_subplot(grid[1, third:]))
-    for colour, (sigma, (waves, power)) in zip(LINES, result.spectra.items(), strict=False):
-        name = "f" if math.isinf(sigma) else f"$\\sigma = {sigma:g}$"
+    left = plain(figure.add_subplot(grid[1, :columns]))
+    right = plain(figure.add_subplot(grid[1, columns:]))
+    for colour, (sigma, (waves, power)) in zip(cycle(LINES), result.spectra.items(), strict=False):
+        name = "f" if sigma is None else f"$\\sigma = {sigma:g}$"
         left.loglog(waves, [max(p, 1e-20) for p in power], color=colour, lw=1.6, label=name)
         distances = result.distances[sigma].sort().values.cpu()
         share = [(k + 1) / len(distances) for k in range(len(distances))]
@@ -84,20 +84,26 @@ def figure4_panels(result: Figure4) -> Figure:
 
 def verification(checks: Sequence[Check]) -> Figure:
     """Draw each check as found over bound, or as bound over found where more is better."""
-    figure = blank(8.5, 0.27 * len(checks) + 1.2)
+    figure = blank(9.5, 0.29 * len(checks) + 1.5)
     axes = figure.subplots()
     for place, check in enumerate(checks):
         share = check.bound / check.found if check.at_least else check.found / check.bound
-        good = check.holds
-        share = max(share, 1e-8)
+        share = min(max(share, 1e-8), 1e4) if math.isfinite(share) else 1e4
         axes.plot([1e-8, share], [place, place], color="#bbb", lw=1, zorder=1)
-        axes.scatter(share, place, color=COLOURS[1] if good else COLOURS[0], s=28)
+        axes.scatter(share, place, color=COLOURS[1] if check.holds else COLOURS[0], s=28, zorder=2)
+        sign = "$\\geq$" if check.at_least else "$\\leq$"
+        words = f"{check.found:.3g} {sign} {check.bound:g}" + ("" if check.holds else "  FAILS")
+        axes.text(
+            1.01, place, words, fontsize=7.5, va="center", transform=axes.get_yaxis_transform()
+        )
     axes.axvline(1, color="k", lw=1)
     axes.set_xscale("log")
+    axes.set_xlim(1e-8, 1e4 if any(not check.holds for check in checks) else 4)
     axes.set_yticks(range(len(checks)), [check.name for check in checks], fontsize=8)
     axes.invert_yaxis()
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlabel("share of what is allowed (right of the line: a check fails)", fontsize=9)
+    axes.set_xlabel("share of what is allowed", fontsize=9)
+    _caption(figure, "Each solver against what is known: right of the line a check fails.")
     return figure
 
 
@@ -115,7 +121,7 @@ def particle_errors(study: ParticleStudy) -> Figure:
     _ticks(left, lengths)
     left.set_title(f"bias of Euler-Maruyama: order {study.weak.order:.2f}", fontsize=10)
     left.legend(frameon=False, fontsize=8.5)
-    for colour, (method, errors) in zip(LINES, study.path_errors.items(), strict=False):
+    for colour, (method, errors) in zip(cycle(LINES), study.path_errors.items(), strict=False):
         label = f"{method}: order {study.path_orders[method]:.2f}"
         right.loglog(study.path_numbers, errors, color=colour, marker="o", lw=1.5, label=label)
     first = study.path_errors["independent"][0]
@@ -151,18 +157,25 @@ def multilevel_costs(study: MultilevelStudy, depths: Sequence[DepthLevel]) -> Fi
     _ticks(second, sizes)
     second.set_title(f"cost: {study.rows[-1].gain:.0f} times less at the left", fontsize=10)
     second.legend(frameon=False, fontsize=8.5)
-    for colour, way in zip(LINES, WAYS, strict=False):
+    for colour, way in zip(cycle(LINES), WAYS, strict=False):
         rows = [row for row in depths if row.way == way]
         names = [f"{row.coarse} to {row.fine}" for row in rows]
-        third.semilogy(names, [row.ratio for row in rows], "o-", color=colour, label=way)
+        middle = [row.ratio for row in rows]
+        reach = [
+            [row.ratio - min(row.ratios) for row in rows],
+            [max(row.ratios) - row.ratio for row in rows],
+        ]
+        third.errorbar(names, middle, reach, fmt="o-", color=colour, capsize=3, label=way)
+    third.set_yscale("log")
     third.axhline(1, color="k", lw=0.8)
     third.set(xlabel="layers", ylabel="variance of difference / of output")
     third.set_title("networks of different depth", fontsize=10)
     third.legend(frameon=False, fontsize=8.5)
     _caption(
         figure,
-        "Levels pay where both paths of a difference stay together. Networks with tied weights do; "
-        "those trained separately are different functions.",
+        "Levels pay where both paths of a difference stay together: those of networks with tied "
+        "weights do. Networks trained\nseparately are different functions; bars are from the "
+        "lowest to the highest of several trainings.",
     )
     return figure
 
@@ -192,15 +205,17 @@ def theorem_checks(
     second.set(xlabel="$\\sigma$", ylabel="largest $|\\nabla u(x, 1)|$")
     second.set_title("$F = 0$, $u_0 = \\cos x$ in a window", fontsize=10)
     second.legend(frameon=False, fontsize=8.5)
-    for colour, row in zip(LINES, smooth, strict=False):
+    for colour, row in zip(cycle(LINES), smooth, strict=False):
         third.loglog(row.distances, row.changes, color=colour, lw=1.5, label=f"{row.sigma:g}")
     third.set(xlabel="$|\\delta| / \\sigma$", ylabel="largest change of $u(x, 0)$")
     third.set_title("Theorem 1", fontsize=10)
     third.legend(frameon=False, fontsize=8.5, title="$\\sigma$")
+    constants = [row.constant for row in smooth]
     _caption(
         figure,
         "Left: no point above the line. Middle: the printed bound falls below what is measured. "
-        "Right: slope 1 for every $\\sigma$, within a factor 2 of one curve.",
+        "Right: slope 1 for every $\\sigma$, with a constant between "
+        f"{min(constants):.2f} and {max(constants):.2f}.",
     )
     return figure
 
@@ -241,7 +256,7 @@ def classifier_surfaces(study: ClassifierStudy) -> Figure:
 
 def _surface(axes: Axes, line: list[float], table: Any) -> Any:
     shown = axes.pcolormesh(
-        line, line, table, cmap=DIVERGING, vmin=0, vmax=1, shading="gouraud", rasterized=True
+        line, line, table, cmap=diverging(), vmin=0, vmax=1, shading="gouraud", rasterized=True
     )
     axes.contour(line, line, table, levels=[0.5], colors="k", linewidths=1)
     axes.set_aspect("equal")

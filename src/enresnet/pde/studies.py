@@ -111,7 +111,7 @@ class WeakOrder:
 
 def weak_order(places: Places) -> WeakOrder:
     """Measure the bias with quasi-random paths: it is to be seen, not the noise."""
-    counts = [2, 4, 8, 16]
+    counts = [4, 8, 16, 32]
     found = [places.estimate(count, 16_384, "quasi", f"weak {count}") for count in counts]
     return WeakOrder(
         counts,
@@ -256,8 +256,8 @@ def study_multilevel(
     the less certain is the error.
     """
     checks.integer("repetitions", repetitions, low=1)
-    if len(epsilons) < 2:
-        raise ValueError(f"epsilons must be at least two, found {list(epsilons)}")
+    if len(set(epsilons)) < 2 or len(set(epsilons)) < len(epsilons):
+        raise ValueError(f"epsilons must be at least two and differ, found {list(epsilons)}")
     grid, solution = reference(_noisy(sigma))
     place = (11, 29)
     point, exact = grid.points[place], float(solution[place])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from statistics import median
 
 from enresnet.pde.characteristics import CharacteristicStudy
 from enresnet.pde.classifier import ClassifierStudy
 from enresnet.pde.depth_levels import DepthLevel
-from enresnet.pde.figure4 import Figure4
+from enresnet.pde.figure4 import Figure4, Trap
 from enresnet.pde.studies import MultilevelStudy, ParticleStudy
 from enresnet.pde.theorems import Break, Case, Smoothness
 from enresnet.pde.verify import Check
@@ -35,14 +36,15 @@ def figure4_rows(result: Figure4) -> list[Row]:
     ]
 
 
-def trap_rows(found: Mapping[bool, Mapping[float, float]]) -> list[Row]:
-    """Return the largest values of plain pseudo-spectral solutions, with the 2/3 rule or not."""
+def trap_rows(found: Sequence[Trap]) -> list[Row]:
+    """Return the largest values of plain pseudo-spectral solutions."""
     return [
         {
-            "2/3 rule": "with" if dealias else "without",
-            **{f"sigma = {sigma:g}": f"{value:.2g}" for sigma, value in largest.items()},
+            "velocity": "drawn once" if trap.frozen else "drawn in each step",
+            "2/3 rule": "with" if trap.dealias else "without",
+            **{f"sigma = {sigma:g}": f"{value:.2g}" for sigma, value in trap.largest.items()},
         }
-        for dealias, largest in found.items()
+        for trap in found
     ]
 
 
@@ -97,10 +99,11 @@ def depth_rows(depths: Sequence[DepthLevel]) -> list[Row]:
         {
             "deeper network": row.way,
             "layers": f"{row.coarse} to {row.fine}",
-            "variance": f"{row.variance:.2g}",
-            "of the difference": f"{row.difference_variance:.2g}",
+            "variance": f"{median(row.variances):.2g}",
+            "of the difference": f"{median(row.difference_variances):.2g}",
             "ratio": f"{row.ratio:.2f}",
-            "difference of means": f"{row.bias:.3f}",
+            "lowest and highest": f"{min(row.ratios):.2f} to {max(row.ratios):.2f}",
+            "difference of means": f"{median(row.biases):.3f}",
         }
         for row in depths
     ]

@@ -153,9 +153,10 @@ def _cases(dimensions: int, backward: bool, count: int, generator: torch.Generat
             for axis in range(dimensions):
                 phase = 2 * math.pi * uniform(len(waves))
                 weight = 2 * uniform(len(waves)) - 1
-                if aligned:
+                if aligned:  # presses together about 0, which backward in time is to blow apart
                     phase, weight = torch.zeros(len(waves)), torch.zeros(len(waves))
-                    weight[axis] = -1.0 if axis == 0 else -uniform(1).item()
+                    weight[axis] = 1.0 if axis == 0 else uniform(1).item()
+                    weight *= 1 if backward else -1
                 field[part, case, ..., axis] = ((angles + phase).sin() * weight).sum(dim=-1)
         if aligned:
             start[case] = angles[..., 0].sin() + 0.3 * (2 * angles[..., 0]).sin() * uniform(1)
@@ -163,27 +164,12 @@ def _cases(dimensions: int, backward: bool, count: int, generator: torch.Generat
             phase, weight = 2 * math.pi * uniform(len(waves)), 2 * uniform(len(waves)) - 1
             start[case] = ((angles + phase).sin() * weight).sum(dim=-1)
         start[case] *= 10 ** (2 * uniform(1) - 1)
-    # The wind turns from its first part into its second; backward the sign of F turns with time.
-    sign = -1.0 if backward else 1.0
-
-    def blend(time: float) -> Tensor:
-        share = 0.25 * math.pi * time
-        return field[0] * math.cos(share) + field[1] * math.sin(share)
-
-    raw = _gamma(grid, [blend(k / 16) for k in range(17)])
-    wanted = most * (0.02 + 0.98 * uniform(count))
-    field *= (wanted / raw).view(1, -1, *[1] * (dimensions + 1))
-    gamma = wanted
+    gamma = most * (0.02 + 0.98 * uniform(count))
+    raw = TurningWind(grid, *field).gamma(backward=backward)
+    wind = TurningWind(grid, *(field * (gamma / raw).view(1, -1, *[1] * (dimensions + 1))))
     sigma = torch.where(uniform(count) < 0.5, 0.02 + 0.2 * uniform(count), 2 * uniform(count))
     solve = solve_backward if backward else solve_forward
-    end = solve(
-        grid,
-        # Reversed in time Eq. 10 is Eq. 12 with -F(x, 1 - t).
-        lambda _, time: sign * blend(1 - time if backward else time),
-        start,
-        sigma=sigma,
-        steps=steps,
-    )
+    end = solve(grid, lambda _, time: wind.at(time), start, sigma=sigma, steps=steps)
     slopes = _steepest(grid, end)
     sizes, steepness = start.flatten(1).abs().amax(dim=1), _steepest(grid, start)
     return [
@@ -217,28 +203,50 @@ def _case(
     )
 
 
-def _gamma(grid: Grid, fields: list[Tensor]) -> Tensor:
-    """Return the largest rate at which each wind presses together, over places and times.
+@dataclass(frozen=True)
+class TurningWind:
+    r"""Winds on a grid, made of waves of at most 2, that turn from a first part to a second.
 
-    The largest value on the grid may be a little below the largest of all: with waves of at most
-    2 by (2 h)^2 / 8 of it, which is added.
+    .. math:: F(x, t) = F_0(x) \cos(\pi t / 4) + F_1(x) \sin(\pi t / 4)
     """
-    margin = 1 + (2 * grid.spacing) ** 2 / 8
-    worst = torch.full((len(fields[0]),), -math.inf, dtype=grid.dtype)
-    for field in fields:
-        rows = [grid.gradient(field[..., axis]) for axis in range(grid.dimensions)]
-        matrix = torch.stack(rows, dim=-2)
-        if grid.dimensions == 1:
-            lowest = matrix[..., 0, 0]
-        else:  # the smaller root of a symmetric 2 x 2 matrix
+
+    grid: Grid  # of one or two dimensions
+    first: Tensor  # cases x grid x dimensions
+    second: Tensor
+
+    def at(self, time: float) -> Tensor:
+        """Return the winds at a time."""
+        turned = 0.25 * math.pi * time
+        return self.first * math.cos(turned) + self.second * math.sin(turned)
+
+    def gamma(self, *, backward: bool, moments: int = 16) -> Tensor:
+        """Return the largest rate at which each wind steepens u, over places and times.
+
+        Forward that is by pressing together, the largest -xi.grad F.xi; backward by blowing apart,
+        the largest +xi.grad F.xi (Remark 1). What is largest on the grid and at some times may be
+        a little below the largest of all, by (2 h)^2 / 8 of it for waves of at most 2, and by
+        the square of a time's turn over 8: these margins are added.
+        """
+        turn = 0.25 * math.pi / moments
+        margin = (1 + (2 * self.grid.spacing) ** 2 / 8) * (1 + turn**2 / 8)
+        rates = [self._steepening(self.at(k / moments), backward) for k in range(moments + 1)]
+        return torch.stack(rates).amax(dim=0) * margin
+
+    def _steepening(self, wind: Tensor, backward: bool) -> Tensor:
+        axes = range(self.grid.dimensions)
+        matrix = torch.stack([self.grid.gradient(wind[..., axis]) for axis in axes], dim=-2)
+        if not backward:
+            matrix = -matrix
+        largest = matrix[..., 0, 0]
+        if self.grid.dimensions == 2:  # the larger root of the symmetric part
             middle = (matrix[..., 0, 0] + matrix[..., 1, 1]) / 2
             apart = torch.hypot(
                 (matrix[..., 0, 0] - matrix[..., 1, 1]) / 2,
                 (matrix[..., 0, 1] + matrix[..., 1, 0]) / 2,
             )
-            lowest = middle - apart
-        worst = torch.maximum(worst, -lowest.flatten(1).amin(dim=1))
-    return worst * margin
+            largest = middle + apart
+        rates: Tensor = largest.flatten(1).amax(dim=1)
+        return rates
 
 
 def _steepest(grid: Grid, values: Tensor) -> Tensor:
@@ -285,7 +293,7 @@ def window(radius: Tensor, *, inner: float, outer: float) -> Tensor:
 
 
 def measure_smoothness(
-    sigmas: Sequence[float] = (0.1, 0.2, 0.4, 0.8), *, seed: int = 0, size: int = 1024
+    sigmas: Sequence[float] = (0.05, 0.1, 0.2, 0.4, 0.8), *, seed: int = 0, size: int = 1024
 ) -> list[Smoothness]:
     """Return Theorem 1 for bounded f that jumps between -1 and 1, in a Lipschitz wind, in 1D."""
     values = [checks.number("sigmas", sigma, low=0.05) for sigma in sigmas]
