@@ -171,15 +171,16 @@ def test_what_carries_over_to_networks():
     assert rows["separate", 16].ratio > 2 * rows["tied", 16].ratio
 
 
-def test_sums_do_not_depend_on_batches(monkeypatch):
-    def summed():
+def test_sums_are_taken_batch_by_batch(monkeypatch):
+    def sampler():
         generator = named_generator(0, "sums")
-        return Sampler(velocity, terminal, POINT[0], sigma=0.5, generator=generator).sums(0, 1000)
+        return Sampler(velocity, terminal, POINT[0], sigma=0.5, generator=generator)
 
-    whole = summed()
     monkeypatch.setattr(sys.modules[Sampler.__module__], "BATCH", 200)
-    torch.testing.assert_close(summed(), whole)
-    assert whole[0] == 1000
+    one = sampler()
+    drawn = torch.cat([one.differences(1, count) for count in (100, 100, 50)])
+    expected = torch.stack([torch.tensor(250.0), drawn.sum(), (drawn**2).sum()])
+    torch.testing.assert_close(sampler().sums(1, 250), expected.double())
 
 
 def test_a_network_converges_to_the_transport_equation_and_training_solves_the_control_problem():
