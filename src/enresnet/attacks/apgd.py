@@ -14,6 +14,7 @@ gradient took anyway, never a lucky single one.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -91,23 +92,20 @@ class APGD(PGD):
                 if len(rows):
                     part = batch.rows(rows)
                     aim = None if goal is None else goal[rows]
-                    point, fooled, loss = self._search(part, aim, number)
+                    found = self._search(part, aim, number)
+                    point, fooled, loss = found.worst, found.fooled, found.loss
                     if batch.reduced:  # who is lost is not for bfloat16 to say
                         fooled, loss = part.judge(point)
                     worst.offer(rows, point, fooled.to(rows.device), loss.to(rows.device))
                 number += 1
         return worst.point
 
-    def _search(
-        self, batch: Batch, aim: Tensor | None, number: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _search(self, batch: Batch, aim: Tensor | None, number: int) -> Found:
         ball = BALLS[self.norm](batch.images, self.epsilon)
         return self.search(batch, aim, ball.random_point(batch.seeds + number), 2 * self.epsilon)
 
-    def search(
-        self, batch: Batch, aim: Tensor | None, point: Tensor, first_step: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return each example's best point, the share of draws it fools, and its mean loss.
+    def search(self, batch: Batch, aim: Tensor | None, point: Tensor, first_step: float) -> Found:
+        """Return each example's best points.
 
         The search starts at ``point``; ``aim`` is the class to reach, where there is one.
         """
@@ -138,7 +136,13 @@ class APGD(PGD):
                 last_loss = torch.where(stalled, best.loss, last_loss)
                 halved, best_then = stalled, best.loss.clone()
                 rises, since = torch.zeros_like(rises), 0
-        return ball.settle(best.worst_point), best.fooled, best.worst_loss
+        return Found(
+            worst=ball.settle(best.worst_point),
+            fooled=best.fooled,
+            loss=best.worst_loss,
+            highest=ball.settle(best.point),
+            last=ball.settle(point),
+        )
 
     def _move(
         self,
@@ -179,6 +183,17 @@ class APGD(PGD):
             torch.stack(losses).mean(dim=0),
             torch.stack(fooled).to(torch.float32).mean(dim=0),
         )
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where a search came to: each an example's point."""
+
+    worst: Tensor  # fools in the largest share of its draws, with the highest loss among those
+    fooled: Tensor  # that share
+    loss: Tensor  # and its mean loss
+    highest: Tensor  # of the highest mean loss
+    last: Tensor  # where the search ended: chosen by no draw
 
 
 class _Track:

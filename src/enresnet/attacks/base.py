@@ -271,6 +271,11 @@ class Batch:
         return context
 
     @torch.no_grad()
+    def answers_twice_the_same(self) -> bool:
+        """Return whether the model does so on these images."""
+        return torch.equal(self.logits(self.images), self.logits(self.images))
+
+    @torch.no_grad()
     def judge(self, point: Tensor) -> tuple[Tensor, Tensor]:
         """Return the share of draws in which each point succeeds, and its mean loss."""
         fooled, loss = torch.zeros(len(point)), torch.zeros(len(point), dtype=torch.float64)

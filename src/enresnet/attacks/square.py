@@ -25,11 +25,14 @@ from enresnet.randomness import checked_generator
 HALVINGS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
 
 
+RETIRE = 20  # draws in which an example of a randomised model must fail before it is left
+
+
 class Square(Attack):
     """Random search over squares of pixels at the border of the cube, in linf.
 
     ``share`` is the share of pixels that the first squares take. Examples that fool the model in
-    all draws are left as they are.
+    all draws, of a randomised one in 20 more besides, are left as they are.
     """
 
     def __init__(
@@ -68,8 +71,9 @@ class Square(Attack):
         streams = [torch.Generator().manual_seed(seed) for seed in batch.seeds.tolist()]
         point = self._stripes(ball, streams)
         fooled, margin = self._judge(batch, point)
+        lost = self._lost(batch, point, fooled, torch.zeros_like(fooled, dtype=torch.bool))
         for step in range(self.steps):
-            rows = (fooled < 1).nonzero().squeeze(1)
+            rows = (~lost).nonzero().squeeze(1)
             skipped = 2 * len(fooled) - (1 if batch.deterministic else 2) * len(rows)
             batch.classifier.skip(self.eot * skipped)
             if not len(rows):
@@ -80,14 +84,36 @@ class Square(Attack):
             new_fooled, new_margin = self._judge(part, tried)
             if not batch.deterministic:
                 fooled[rows], margin[rows] = self._judge(part, point[rows])
-            better = (new_fooled > fooled[rows]) | (
-                (new_fooled == fooled[rows]) & (new_margin < margin[rows])
-            )
+            # Few draws tell margins apart better than they tell shares apart.
+            better = new_margin < margin[rows]
+            if batch.deterministic:
+                better = (new_fooled > fooled[rows]) | ((new_fooled == fooled[rows]) & better)
             chosen = rows[better]
             point[chosen] = tried[better]
             fooled[chosen], margin[chosen] = new_fooled[better], new_margin[better]
+            lost = self._lost(batch, point, fooled, lost)
         batch.classifier.skip(self.eot * len(fooled))
         return ball.settle(point)
+
+    def _lost(self, batch: Batch, point: Tensor, fooled: Tensor, known: Tensor) -> Tensor:
+        """Return the examples that need no more search.
+
+        Those of a randomised model must be wrong in ``RETIRE`` fresh draws too: of few draws all
+        are wrong by chance soon.
+        """
+        lost = known | (fooled == 1)
+        new = (lost & ~known).nonzero().squeeze(1)
+        if not batch.deterministic and len(new):
+            part = batch.rows(new)
+            wrong = torch.ones(len(new), dtype=torch.bool)
+            for _ in range(RETIRE):
+                still = wrong.nonzero().squeeze(1)
+                if not len(still):
+                    break
+                few = part.rows(still)
+                wrong[still] = few.fooled(few.logits(point[new[still]])).cpu()
+            lost[new] = wrong
+        return lost
 
     def _judge(self, batch: Batch, point: Tensor) -> tuple[Tensor, Tensor]:
         """Return the share of draws that each point fools, and its mean margin."""

@@ -1,14 +1,16 @@
 """The worst of many attacks for each image, made for models that answer differently each time.
 
 APGD with three losses on the model itself and on its surrogates, then Square where no gradient
-helped. An image is given up as lost only when it fails in ``RETIRE`` fresh draws without exception;
-until then it is attacked on. Whatever challenges the point found so far is judged beside it on
-fresh draws, so that none is kept for having been lucky once.
+helped. An image is given up as lost only when it fails in ``RETIRE`` draws without exception; until
+then it is attacked on. The worst few points are held for each image, and in the end the worst of
+them is found on draws that none of them was chosen by, so that none wins for having been lucky.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,8 +25,10 @@ from enresnet.attacks.square import Square
 from enresnet.attacks.surrogates import Surrogate, surrogates
 from enresnet.randomness import checked_generator
 
-RETIRE = 20  # draws in which an image must fail
-JUDGE = 5  # draws for a point and for its challenger
+HELD = 4  # points of an image that stay in the contest
+JUDGE = 8  # draws for a point that is found
+RETIRE = 50  # draws in all of which an image must fail before it is given up
+DECIDE = 50  # fresh draws for each of the points held, in the end
 
 
 @dataclass(frozen=True)
@@ -56,10 +60,11 @@ NOISE_OFF = (
     Stage("averaged output", "dlr", 0.1, warm=True),
 )
 RANDOM = (
-    Stage("itself", "ce", 0.25),
-    Stage("itself", "dlr", 0.2),
-    Stage("itself", "targeted_dlr", 0.35, targets=3, warm=True),
-    Stage("averaged output", "dlr", 0.2, warm=True),
+    Stage("itself", "ce", 0.3),
+    Stage("itself", "dlr", 0.1),
+    Stage("itself", "targeted_dlr", 0.2, targets=2, warm=True),
+    Stage("averaged output", "dlr", 0.1, warm=True),
+    Stage("itself", "ce", 0.3, warm=True),
 )
 
 
@@ -99,6 +104,8 @@ class Strongest(Attack):
 
     def _perturb(self, batch: Batch) -> Tensor:
         before = batch.classifier.evaluations
+        if not batch.deterministic:  # not known to be; others' models are asked
+            batch = replace(batch, deterministic=batch.answers_twice_the_same())
         contest = _Contest(batch)
         known = surrogates(batch.classifier.model, self.eot, deterministic=batch.deterministic)
         number = 0
@@ -110,12 +117,13 @@ class Strongest(Attack):
                 if len(rows) == 0 or steps < 1:
                     break
                 found = self._try(contest, rows, stage, surrogate, steps, rank, number)
-                contest.challenge(rows, found)
+                if found is not None:
+                    contest.challenge(rows, found, number)
         if len(rows := contest.standing):
-            contest.challenge(rows, self._square(batch.rows(rows)))
+            contest.challenge(rows, self._square(batch.rows(rows)), number + 1)
         done = batch.classifier.evaluations - before
         batch.classifier.skip(max(0, self._passes() * len(batch.images) - done))
-        return contest.point
+        return contest.decided()
 
     def _steps(self, stage: Stage, surrogate: Surrogate) -> int:
         draws = self.eot if surrogate.random else 1
@@ -130,7 +138,7 @@ class Strongest(Attack):
         steps: int,
         rank: int,
         number: int,
-    ) -> Tensor:
+    ) -> Tensor | None:
         batch = contest.batch.rows(rows)
         attack = APGD(
             epsilon=self.epsilon,
@@ -151,19 +159,19 @@ class Strongest(Attack):
             if stage.loss == "targeted_dlr":
                 ranked = contest.rivals[:, rows]
                 if rank >= len(ranked):
-                    return contest.point[rows]
+                    return None  # so many classes there are not
                 aim = ranked[rank]
             if stage.warm:
-                start, size = contest.point[rows], self.epsilon / 2
+                start, size = contest.worst(rows), self.epsilon / 2
             else:
                 ball = BALLS["linf"](batch.images, self.epsilon)
                 start, size = ball.random_point(batch.seeds + number), 2 * self.epsilon
-            point, _, _ = attack.search(part, aim, start, size)
+            found = attack.search(part, aim, start, size)
         outer = batch.classifier
         outer.gradients += round(own.gradients * surrogate.cost)
         outer.evaluations += round(own.evaluations * surrogate.cost)
         outer.bad_gradients += own.bad_gradients
-        return point
+        return found.worst
 
     def _square(self, batch: Batch) -> Tensor:
         eot = 1 if batch.deterministic else min(2, self.eot)
@@ -184,65 +192,137 @@ def plan(known: dict[str, Surrogate], *, deterministic: bool) -> list[tuple[Stag
     return [(replace(stage, share=stage.share / whole), value) for stage, value in chosen]
 
 
+class _Tally:
+    """What draws of the noise say of some points: how often each was wrong, and by how much."""
+
+    def __init__(self, *shape: int) -> None:
+        self._sums = torch.zeros(4, *shape, dtype=torch.float64)  # draws, wrong, margin, its square
+
+    def add(self, place: Any, wrong: Tensor, margin: Tensor) -> None:
+        """Count one more draw of the points at ``place``."""
+        self._sums[(slice(None), *place)] += torch.stack(
+            [torch.ones_like(margin), wrong.double(), margin, margin**2]
+        )
+
+    def take(self, place: Any, other: _Tally, chosen: Tensor) -> None:
+        """Put what another tally says of its chosen points in the place of what is known."""
+        self._sums[(slice(None), *place)] = other._sums[:, chosen]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._sums.zero_()
+
+    @property
+    def seen(self) -> Tensor:
+        """The number of draws."""
+        return self._sums[0]
+
+    @property
+    def always_wrong(self) -> Tensor:
+        """Whether every draw was wrong."""
+        return self._sums[1] == self._sums[0]
+
+    @property
+    def badness(self) -> Tensor:
+        """How likely each point is to be wrong, and beyond certainty by how much; -inf if unseen.
+
+        The mean of two estimates: the share of draws that were wrong, and what a normal law with
+        the mean and variance of the margin gives, which knows more from few draws.
+        """
+        seen, wrong, total, squares = self._sums
+        mean = total / seen.clamp(min=1)
+        spread = (squares / seen.clamp(min=1) - mean**2).clamp(min=1e-18).sqrt()
+        normal = torch.special.ndtr(-mean / spread)
+        found = (wrong / seen.clamp(min=1) + normal) / 2 - 1e-6 * mean.tanh()
+        return torch.where(seen > 0, found, -math.inf)
+
+
 class _Contest:
-    """The worst point of each image so far, and in how many draws it was wrong."""
+    """The worst points of each image so far.
+
+    Of a randomised model every figure is an estimate, and the best of many estimates is a lucky
+    one. So some points are held for each image, and in the end the worst of them is found on
+    draws that none of them was chosen by.
+    """
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        self.point = batch.images.clone()
-        self.draws = 1 if batch.deterministic else JUDGE
-        self.retire = 1 if batch.deterministic else RETIRE
+        self._draws, self._retire, held = JUDGE, RETIRE, HELD
+        if batch.deterministic:
+            self._draws = self._retire = held = 1
         count = len(batch.images)
-        self._wrong, self._margin = torch.zeros(count), torch.zeros(count, dtype=torch.float64)
-        self._seen = torch.zeros(count)
+        self._points = batch.images.expand(held, *batch.images.shape).clone()
+        self._tally = _Tally(held, count)
+        self._attack = torch.zeros(held, count, dtype=torch.int64)  # by which each was found
         self._lost = torch.zeros(count, dtype=torch.bool)
-        rows = torch.arange(count)
-        self._rejudge(rows)
-        self._settle(rows)
-        self.rivals = likeliest(replace(batch, eot=self.draws), 9)
+        self.challenge(torch.arange(count), batch.images)
+        self.rivals = likeliest(replace(batch, eot=self._draws), 9)
 
     @property
     def standing(self) -> Tensor:
         """The images that are not lost."""
         return (~self._lost).nonzero().squeeze(1)
 
-    def challenge(self, rows: Tensor, found: Tensor) -> None:
-        """Take the points found for these images where they are worse than what is held."""
-        if not self.batch.deterministic:
-            self._rejudge(rows)
-        wrong, margin = self._judge(rows, found, self.draws)
-        share, held = wrong / self.draws, self._wrong[rows] / self._seen[rows]
-        lower = margin / self.draws < self._margin[rows] / self._seen[rows]
-        better = (share > held) | ((share == held) & lower)
-        chosen = rows[better]
-        self.point[chosen] = found[better.to(found.device)]
-        self._wrong[chosen], self._margin[chosen] = wrong[better], margin[better]
-        self._seen[chosen] = self.draws
+    def worst(self, rows: Tensor) -> Tensor:
+        """Return the worst point of these images as far as is known."""
+        return self._points[self._tally.badness[:, rows].argmax(dim=0), rows]
+
+    def challenge(self, rows: Tensor, found: Tensor, attack: int = 0) -> None:
+        """Hold the points that an attack found where they are worse than one that is held."""
+        own = _Tally(len(rows))
+        self._judge(rows, found, self._draws, own, (torch.arange(len(rows)),))
+        least, places = self._tally.badness[:, rows].min(dim=0)
+        better = own.badness > least
+        place, chosen = places[better], rows[better]
+        self._points[place, chosen] = found[better.to(found.device)]
+        self._tally.take((place, chosen), own, better)
+        self._attack[place, chosen] = attack
         self._settle(rows)
 
-    def _settle(self, rows: Tensor) -> None:
-        """Give up those that fail in draw after draw."""
-        never_right = rows[(self._wrong[rows] == self._seen[rows])]
-        short = self.retire - int(self.draws)
-        if short > 0 and len(never_right):
-            self._rejudge(never_right, short)
-        self._lost[rows] = (self._wrong[rows] == self._seen[rows]) & (
-            self._seen[rows] >= self.retire
-        )
+    def decided(self) -> Tensor:
+        """Return the worst point of each image, by draws that it was not chosen by.
 
-    def _rejudge(self, rows: Tensor, draws: int | None = None) -> None:
-        draws = draws or self.draws
-        wrong, margin = self._judge(rows, self.point[rows.to(self.point.device)], draws)
-        self._wrong[rows] += wrong
-        self._margin[rows] += margin
-        self._seen[rows] += draws
+        Where the noise is large these draws tell points apart badly, and what is known of the
+        attacks that found them helps: an estimate is drawn towards the mean of its attack by as
+        much of its spread as is chance (empirical Bayes).
+        """
+        rows = torch.arange(len(self.batch.images))
+        if self.batch.deterministic:
+            return self.worst(rows)
+        known = self._tally.seen > 0
+        self._tally.clear()
+        for place, there in enumerate(known):
+            self._rejudge(place, rows[there], DECIDE)
+        found = torch.where(known, self._tally.badness, 0.0)
+        held = known.sum(dim=0)
+        own = torch.where(known, found - found.sum(dim=0) / held, 0.0)
+        expected = torch.zeros_like(own)
+        for attack in self._attack.unique():
+            there = known & (self._attack == attack)
+            expected[there] = own[there].mean()
+        spread = ((own - expected)[known] ** 2).mean()
+        chance = (found * (1 - found)).clamp(min=0)[known].mean() / DECIDE
+        trust = (1 - chance / spread.clamp(min=1e-12)).clamp(0, 1)
+        shrunk = torch.where(known, expected + trust * (own - expected), -math.inf)
+        return self._points[shrunk.argmax(dim=0), rows]
+
+    def _settle(self, rows: Tensor) -> None:
+        """Give up those whose worst point fails in draw after draw."""
+        leader = self._tally.badness[:, rows].argmax(dim=0)
+        doubtful = self._tally.always_wrong[leader, rows]
+        doubtful &= self._tally.seen[leader, rows] < self._retire
+        for place in leader[doubtful].unique().tolist():
+            self._rejudge(place, rows[doubtful & (leader == place)], self._retire - self._draws)
+        enough = self._tally.seen[leader, rows] >= self._retire
+        self._lost[rows] = self._tally.always_wrong[leader, rows] & enough
+
+    def _rejudge(self, place: int, rows: Tensor, draws: int) -> None:
+        if len(rows):
+            self._judge(rows, self._points[place, rows], draws, self._tally, (place, rows))
 
     @torch.no_grad()
-    def _judge(self, rows: Tensor, point: Tensor, draws: int) -> tuple[Tensor, Tensor]:
+    def _judge(self, rows: Tensor, point: Tensor, draws: int, tally: _Tally, place: Any) -> None:
         part = self.batch.rows(rows)
-        wrong, margin = torch.zeros(len(rows)), torch.zeros(len(rows), dtype=torch.float64)
         for _ in range(draws):
             logits = part.logits(point)
-            wrong += part.fooled(logits).cpu()
-            margin += part.margin(logits).double().cpu()
-        return wrong, margin
+            tally.add(place, part.fooled(logits).cpu(), part.margin(logits).double().cpu())
