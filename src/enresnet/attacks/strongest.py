@@ -290,18 +290,20 @@ class _Contest:
         if self.batch.deterministic:
             return self.worst(rows)
         known = self._tally.seen > 0
+        judged = known & (known.sum(dim=0) > 1)  # where there is a choice
+        if not judged.any():
+            return self.worst(rows)
         self._tally.clear()
-        for place, there in enumerate(known):
+        for place, there in enumerate(judged):
             self._rejudge(place, rows[there], DECIDE)
-        found = torch.where(known, self._tally.badness, 0.0)
-        held = known.sum(dim=0)
-        own = torch.where(known, found - found.sum(dim=0) / held, 0.0)
+        found = torch.where(judged, self._tally.badness, 0.0)
+        own = found - found.sum(dim=0) / judged.sum(dim=0).clamp(min=1)
         expected = torch.zeros_like(own)
-        for attack in self._attack.unique():
-            there = known & (self._attack == attack)
+        for attack in self._attack[judged].unique():
+            there = judged & (self._attack == attack)
             expected[there] = own[there].mean()
-        spread = ((own - expected)[known] ** 2).mean()
-        chance = (found * (1 - found)).clamp(min=0)[known].mean() / DECIDE
+        spread = ((own - expected)[judged] ** 2).mean()
+        chance = (found * (1 - found)).clamp(min=0)[judged].mean() / DECIDE
         trust = (1 - chance / spread.clamp(min=1e-12)).clamp(0, 1)
         shrunk = torch.where(known, expected + trust * (own - expected), -math.inf)
         return self._points[shrunk.argmax(dim=0), rows]

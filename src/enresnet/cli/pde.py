@@ -202,7 +202,7 @@ class Mlmc(Study):
             title="multi-level Monte Carlo",
             caption=f"Cost grows as error^-{study.multilevel_order:.2f} with levels and as "
             f"error^-{study.plain_order:.2f} without; the variance of a level falls as "
-            f"step^{study.variance_order:.2f} and its mean as step^{study.mean_order:.2f}.",
+            f"step^{study.variance_order:.2f}.",
         )
         depths = depth_levels.study_depths(trainings=self.trainings, seed=self.seed)
         print_table(

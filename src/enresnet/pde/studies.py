@@ -235,7 +235,6 @@ class MultilevelStudy:
     multilevel_order: float  # of the cost in 1 / epsilon
     plain_order: float
     variance_order: float  # of V_l in the step
-    mean_order: float
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -296,7 +295,6 @@ def study_multilevel(
         slope(sizes, [row.multilevel.cost for row in rows]),
         slope(sizes, [row.plain.cost for row in rows]),
         slope(lengths, [level.variance for level in levels]),
-        slope(lengths, [abs(level.mean) for level in levels]),
     )
 
 
