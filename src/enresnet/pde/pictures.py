@@ -40,10 +40,9 @@ def figure4_panels(result: Figure4) -> Figure:
     figure = blank(11.0, 6.7)
     panels = [*((f"$\\sigma = {s:g}$: $u(x, 0)$", u) for s, u in result.solutions.items())]
     panels.append(("terminal values $u(x, 1)$", result.terminal))
-    columns = len(panels)
-    grid = figure.add_gridspec(2, 2 * columns, height_ratios=(1.25, 1))
+    upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=(1.05, 1))[:, 0]
     line = (result.grid.points[:, 0, 0]).tolist()
-    tops = [figure.add_subplot(grid[0, 2 * k : 2 * k + 2]) for k in range(columns)]
+    tops = upper.subplots(1, len(panels), squeeze=False)[0]
     shown = None
     for number, (axes, (title, values)) in enumerate(zip(tops, panels, strict=True)):
         table = values.T.cpu().numpy()
@@ -56,9 +55,8 @@ def figure4_panels(result: Figure4) -> Figure:
         axes.set_xticks([0, 0.5, 1], ["0", "", "1"])
         axes.set_yticks([0, 0.5, 1], ["0", "", "1"] if number == 0 else [])
     assert shown is not None
-    figure.colorbar(shown, ax=tops, shrink=0.75, pad=0.01)
-    left = plain(figure.add_subplot(grid[1, :columns]))
-    right = plain(figure.add_subplot(grid[1, columns:]))
+    upper.colorbar(shown, ax=list(tops), shrink=0.85, pad=0.01)
+    left, right = (plain(axes) for axes in lower.subplots(1, 2))
     for colour, (sigma, (waves, power)) in zip(cycle(LINES), result.spectra.items(), strict=False):
         name = "f" if sigma is None else f"$\\sigma = {sigma:g}$"
         left.loglog(waves, [max(p, 1e-20) for p in power], color=colour, lw=1.6, label=name)
