@@ -58,9 +58,9 @@ class Subject:
         few, _ = images.batch(slice(8))
         return 1 if answers_twice_the_same(self.model, few) else EOT
 
-    def section(self, epsilon: float) -> str:
-        """Return the part of evaluation.json that results at this radius belong to."""
-        own = self.checkpoint
+    def section(self, epsilon: float, data: str) -> str:
+        """Return the part of evaluation.json for results at this radius on these images."""
+        own = self.checkpoint if data == (self.data or data) else f"{self.checkpoint} on {data}"
         return own if epsilon == self.epsilon else f"{own} at epsilon {epsilon:.6g}"
 
 
