@@ -134,7 +134,7 @@ def transfer_matrix(
     data = as_images(dataset).first(limit)
     _check_names(attacks)
     first, labels = data.batch(slice(batch_size))
-    spread, _ = data.batch(torch.linspace(0, len(data) - 1, min(LOOK, len(data))).long())
+    spread = from_all_over(data)
     same = {}
     with own_streams(targets.values(), seed) as reseed:
         reseed("first look")
@@ -199,6 +199,11 @@ def _warn_of_bad(name: str, found: Sequence[Accuracy]) -> None:
         warnings.warn(
             f"{who} gave NaN in {bad} of {total} predictions; they count as wrong", stacklevel=3
         )
+
+
+def from_all_over(data: Images) -> Tensor:
+    """Return a few images from the first to the last."""
+    return data.batch(torch.linspace(0, len(data) - 1, min(LOOK, len(data))).long())[0]
 
 
 def as_images(dataset: Any) -> Images:
