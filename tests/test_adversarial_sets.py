@@ -118,6 +118,8 @@ def test_from_the_command_line(runs, tmp_path, capsys):
     words = ["evaluate", str(runs[1]), "--data", str(sets / "fgsm"), "--attacks", "noise", *limit]
     assert main([*words, "--out", str(tmp_path / "b"), "--json", str(tmp_path / "b.json")]) == 0
     blind = json.loads((tmp_path / "b.json").read_text())["natural"]["accuracy"]
+    kept = json.loads((tmp_path / "b" / "evaluation.json").read_text())
+    assert set(kept) == {f"best on {sets / 'fgsm'}"}  # no natural accuracy of the run
     words = ["transfer", "--oracle", str(runs[0]), "--target", str(runs[1]), "--attacks", "fgsm"]
     out = ["--json", str(tmp_path / "t.json"), "--journal", str(tmp_path / "j")]
     assert main([*words, *limit, *out]) == 0
@@ -173,6 +175,12 @@ def test_two_runs_are_compared(runs, tmp_path, capsys):
     assert set(values) == {"natural", "fgsm"}
     assert values["fgsm"]["images"] == 50
     assert 0 < values["fgsm"]["p_value"] <= 1
+    other = ["--attacks", "fgsm", "--draws", "2", "--eot", "2", "--limit", "50"]
+    assert main(["evaluate", str(runs[1]), *other, "--out", str(tmp_path / "b")]) == 0
+    assert "replaced fgsm" in capsys.readouterr().err
+    assert main(words) == 0
+    assert set(json.loads((tmp_path / "c.json").read_text())) == {"natural"}
+    assert "fgsm is not compared: eot 5 and 2" in capsys.readouterr().out
     assert main(["compare", str(tmp_path / "a"), str(runs[0])]) == 2
     assert "run enresnet evaluate first" in capsys.readouterr().err
 

@@ -1,14 +1,15 @@
-"""Scores over draws, what they amount to, and tests of differences."""
+"""Scores over draws, and what they amount to."""
 
 import itertools
+import json
+import math
 
 import pytest
 import torch
-from scipy.stats import binomtest, ttest_rel
 from torch import nn
 
 from enresnet.data import Images
-from enresnet.evaluation import accuracy_interval, compare, evaluate
+from enresnet.evaluation import evaluate
 from enresnet.evaluation.accuracy import broken_in
 from enresnet.evaluation.scoring import Scored, score_draws
 from enresnet.evaluation.statistics import calibration_error
@@ -71,65 +72,6 @@ def test_tries_of_the_same_image():
     assert value.always == pytest.approx(1 - value.broken_in[10])
 
 
-def test_draws_that_images_share_widen_the_interval():
-    """One mask a batch, as dropout has it: the interval still covers."""
-    generator = seeded(3)
-    truth, alone, together = 0.7, 0, 0
-    for _ in range(300):
-        luck = 0.3 * torch.randn(10, generator=generator)  # of whole draws
-        chances = (truth + luck).clamp(0, 1).expand(400, -1)
-        right = torch.bernoulli(chances, generator=generator)
-        scores = right.mean(dim=1)
-        low, high = accuracy_interval(scores)
-        alone += low <= truth - 0.012 <= high  # the clamp takes a little off
-        low, high = accuracy_interval(scores, right=right)
-        together += low <= truth - 0.012 <= high
-    assert alone / 300 < 0.6
-    assert together / 300 > 0.9
-
-
-def test_independent_noise_leaves_the_interval_as_it_is():
-    generator, widened = seeded(4), 0
-    for _ in range(200):
-        chances = torch.rand(300, 1, generator=generator).expand(-1, 10)
-        right = torch.bernoulli(chances, generator=generator)
-        scores = right.mean(dim=1)
-        widened += accuracy_interval(scores) != accuracy_interval(scores, right=right)
-    assert widened / 200 < 0.05
-
-
-class TestComparisons:
-    def test_right_or_wrong_is_mcnemars(self):
-        one = torch.tensor([1.0] * 60 + [0.0] * 40)
-        two = one.clone()
-        two[:12], two[95:] = 0, 1  # 12 lost, 5 won
-        found = compare(one, two)
-        assert "McNemar" in found.test
-        assert found.p_value == pytest.approx(binomtest(5, 17, 0.5).pvalue)
-        assert found.difference == pytest.approx(0.07)
-        assert found.verdict == "undecided"
-        assert compare(one, one).p_value == 1
-
-    def test_shares_are_bootstrapped(self):
-        generator = seeded(1)
-        one = torch.rand(300, generator=generator)
-        two = (one - 0.02 + 0.1 * torch.randn(300, generator=generator)).clamp(0, 1)
-        found = compare(one, two)
-        assert "bootstrap" in found.test
-        expected = ttest_rel(one.numpy(), two.numpy()).pvalue
-        assert found.p_value == pytest.approx(expected, rel=0.5, abs=0.01)
-        assert found.verdict == ("better" if expected < 0.05 else "undecided")
-        assert compare(two, one).difference == pytest.approx(-found.difference)
-
-    def test_equal_models_are_rarely_called_different(self):
-        generator, called = seeded(2), 0
-        for _ in range(200):
-            chances = torch.rand(150, 1, generator=generator).expand(-1, 5)
-            one, two = (torch.bernoulli(chances, generator=generator).mean(dim=1) for _ in "ab")
-            called += compare(one, two).verdict != "undecided"
-        assert called / 200 < 0.09
-
-
 def test_calibration():
     assert calibration_error(torch.tensor([0.8] * 10), torch.tensor([1] * 8 + [0] * 2)) < 1e-6
     assert calibration_error(torch.ones(4), torch.zeros(4)) == pytest.approx(1)
@@ -163,3 +105,54 @@ def test_chance_level_is_pointed_out():
         evaluate(
             lambda x: torch.randn(len(x), 4, generator=generator) + 0 * x.sum(), (images, labels)
         )
+
+
+class Failing(nn.Module):
+    """Right, but with a NaN or an infinity among the logits of bright images."""
+
+    def __init__(self, value, wrong=False):
+        super().__init__()
+        self.value, self.wrong = value, wrong
+
+    def forward(self, images):
+        bright = images[:, 0, 0, 0] > 0.5
+        logits = torch.tensor([1.0, 0.0, -1.0]).repeat(len(images), 1) + 0 * images.sum()
+        logits[bright, 1 if self.wrong else 0] = self.value
+        return logits
+
+
+class TestNumbersThatAreNone:
+    IMAGES = problem(*[0.2] * 6, *[0.9] * 4)
+
+    def test_nan_is_a_wrong_answer(self):
+        with pytest.warns(UserWarning, match="gave NaN in 4 of 10 predictions"):
+            value = evaluate(Failing(math.nan), self.IMAGES, draws=5).natural
+        assert value.accuracy == value.averaged == pytest.approx(0.6)
+        assert (value.bad, value.draws, value.deterministic) == (4, 1, True)
+        json.dumps(value.to_json(), allow_nan=False)
+
+    def test_nan_in_some_draws_does_not_spoil_their_mean(self):
+        good, bad = torch.tensor([[2.0, 0.0]]), torch.full((1, 2), math.nan)
+        outputs = iter([bad, good, bad])
+        scored = score_draws(lambda _: next(outputs), *problem(0.5), draws=3)
+        assert scored.right.tolist() == [[False, True, False]]
+        assert scored.averaged.tolist() == [[False, True, True]]
+        assert scored.without.tolist() == [[True, False, True]]
+        assert scored.bad == 2
+
+    @pytest.mark.parametrize("wrong", [False, True])
+    def test_infinity_is_certainty(self, wrong):
+        value = evaluate(Failing(math.inf, wrong), self.IMAGES).natural
+        assert value.accuracy == value.averaged == pytest.approx(0.6 if wrong else 1)
+        sure = 0.4 * (1.0 if wrong else 0.0)  # sure of a wrong class, or rightly sure
+        rest = 0.6 * (1 - torch.tensor([1.0, 0, -1]).softmax(0)[0].item())
+        assert value.calibration_error == pytest.approx(sure + rest, abs=1e-5)
+        json.dumps(value.to_json(), allow_nan=False)
+
+    def test_minus_infinity_everywhere_is_no_answer(self):
+        images, labels = problem(0.5, 0.5)
+        scored = score_draws(lambda x: torch.full((len(x), 2), -math.inf), images, labels)
+        assert scored.bad == 2
+        assert not scored.right.any()
+        assert not scored.averaged.any()
+        assert scored.confidence.tolist() == [0, 0]

@@ -1,4 +1,7 @@
-"""A progress bar for long work: it appears on a terminal once the work has taken two seconds."""
+"""A progress bar for long work: it appears on a terminal once the work has taken two seconds.
+
+Where there is no terminal, work that may take hours prints a line now and then.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ class Advance(Protocol):
 
 
 PATIENCE = 2.0  # seconds of work before a bar is worth its place on the screen
+BETWEEN = 30.0  # seconds between two plain lines
 
 
 @contextmanager
@@ -26,6 +30,7 @@ def progress_bar(
     *,
     done: int = 0,
     times: bool = True,
+    lines: bool = False,
     show: bool | None = None,
 ) -> Iterator[Advance]:
     """Yield a function that takes the amount of work just done, out of ``total``, and a word on it.
@@ -33,9 +38,11 @@ def progress_bar(
     Without a total the bar only shows that work goes on. ``done`` is what was done before;
     ``times=False`` leaves the times to the word beside the bar.
     ``show=None`` shows the bar when standard error is a terminal; True and False insist.
+    ``lines`` prints a plain line now and then where it is none.
     """
     wanted = sys.stderr.isatty() if show is None else show
     started = time.monotonic()
+    say = _lines(title, total, done) if lines and show is None and not wanted else None
     with ExitStack() as stack:
         draw: Callable[[int, str], None] | None = None
 
@@ -46,8 +53,36 @@ def progress_bar(
                 draw = _open_bar(stack, title, total, times, transient=show is None)
             if draw is not None:
                 draw(done, text)
+            if say is not None:
+                say(done, text)
 
         yield advance
+
+
+def _lines(title: str, total: int | None, before: int) -> Callable[[int, str], None]:
+    """Return a function that prints how far the work is, unless it did so a moment ago."""
+    started = last = time.monotonic()
+
+    def say(done: int, text: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last < BETWEEN:
+            return
+        last, parts = now, [f"{title} {text}".rstrip(), f"{clock(now - started)} so far"]
+        if total and done > before:
+            left = (total - done) * (now - started) / (done - before)
+            parts[1:1] = [f"{100 * done / total:.0f} %"]
+            parts.append(f"{clock(left)} left")
+        print(", ".join(parts), file=sys.stderr, flush=True)
+
+    return say
+
+
+def clock(seconds: float) -> str:
+    """Return a time as 1:02:03 or 2:03."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def _open_bar(

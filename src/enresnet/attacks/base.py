@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -54,13 +55,15 @@ class Attack(ABC):
         batch_size: int | None = None,
         evaluating: bool = True,
         progress: bool | None = None,
+        advance: Callable[[int], None] | None = None,
     ) -> Tensor:
         """Return the attacked images, a new tensor.
 
         ``batch_size`` bounds how many images meet the model at once, for data larger than its
         memory; images are moved to a module's device and back. ``evaluating=False`` leaves the
         model's mode alone: one in training then moves its BatchNorm statistics, as the paper's
-        released code lets it. ``progress=None`` shows a bar on a terminal when the call takes long.
+        released code lets it. ``progress=None`` shows a bar on a terminal when the call takes long;
+        ``advance`` is told of passes, images times steps, as they are done, in place of a bar.
         """
         check_model_and_images(model, images, labels)
         if batch_size is None:
@@ -70,11 +73,10 @@ class Attack(ABC):
         device = device_of(model, default=images.device)
         seeds = self._draw_seeds(len(images))
         work = len(images) * self.passes
-        with (
-            progress_bar(self.name, work, show=progress) as advance,
-            frozen(model, evaluating=evaluating),
-        ):
-            classifier = Classifier(model, int(labels.max()) if len(labels) else 0, advance)
+        bar = progress_bar(self.name, work, show=progress if advance is None else False)
+        with bar as move, frozen(model, evaluating=evaluating):
+            largest = int(labels.max()) if len(labels) else 0
+            classifier = Classifier(model, largest, advance or move)
             result = torch.empty_like(images)
             for start in range(0, len(images), batch_size):
                 rows = slice(start, start + batch_size)
@@ -116,11 +118,21 @@ class Attack(ABC):
         """Return a seed for each example, where the attack is random."""
         return torch.zeros(count, dtype=torch.int64)
 
+    def settings(self) -> dict[str, Any]:
+        """Return the hyper-parameters, to the last digit, and the kind of attack."""
+        values = {name: getattr(self, name) for name in self._options()}
+        plain = {
+            name: value if isinstance(value, int | float | str | None) else repr(value)
+            for name, value in values.items()
+        }
+        return {"kind": type(self).__name__, **plain}
+
+    def _options(self) -> list[str]:
+        return [name for name in inspect.signature(type(self)).parameters if name != "generator"]
+
     def __repr__(self) -> str:
-        names = [name for name in inspect.signature(type(self)).parameters if name != "generator"]
-        return (
-            f"{type(self).__name__}({', '.join(f'{n}={_brief(getattr(self, n))}' for n in names)})"
-        )
+        words = [f"{name}={_brief(getattr(self, name))}" for name in self._options()]
+        return f"{type(self).__name__}({', '.join(words)})"
 
 
 class Classifier:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import platform
 import sys
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import enresnet
-from enresnet import checks, native
+from enresnet import checks
+from enresnet.cli.circumstances import machine
 from enresnet.cli.output import print_table, write_json
 from enresnet.drawing import as_png, blank, plain
 from enresnet.files import replacing, writable
@@ -73,24 +71,6 @@ def command(
         print("missed their bounds:", ", ".join(missed))
         return 1
     return 0
-
-
-def machine() -> dict[str, Any]:
-    """Return what the figures depend on."""
-    model = platform.processor()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next(line.partition(": ")[2] for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
-    return {
-        "processor": model,
-        "threads": torch.get_num_threads(),
-        "capability": torch.backends.cpu.get_cpu_capability(),
-        "native_loops": native.library() is not None,
-        "torch": torch.__version__,
-        "enresnet": enresnet.__version__,
-    }
 
 
 def _tell(key: str, result: dict[str, Any]) -> None:

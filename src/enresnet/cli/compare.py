@@ -22,7 +22,8 @@ def command(
 ) -> None:
     """Say whether one evaluated model is more accurate than another, with a p-value.
 
-    Image by image, for every attack that both were evaluated under on the same images.
+    Image by image, for every attack that both were evaluated under with the same settings on the
+    same images.
 
     Args:
         first: The folder of a run, or of another evaluation.
@@ -37,11 +38,12 @@ def command(
         if section not in sections:
             known = f"it has {', '.join(sections)}" if sections else "run enresnet evaluate first"
             raise FileNotFoundError(f"{folder} has no evaluation of {section!r}: {known}")
-    found = Record(first).compare(section, Record(second), section)
+    found, skipped = Record(first).compare(section, Record(second), section)
+    reasons = [f"{_shown(name)} is not compared: {reason}" for name, reason in skipped.items()]
     if not found:
         raise ValueError(
             f"{first} and {second} were not evaluated under the same attack on the same images; "
-            "evaluate both again with the same --data and --attacks"
+            "evaluate both again with the same options" + "".join(f"\n{r}" for r in reasons)
         )
     write_json(json, {name: value.to_json() for name, value in found.items()})
     print_table(
@@ -51,12 +53,18 @@ def command(
         f"{first} at the 5 % level ({'; '.join(sorted({value.test for value in found.values()}))})."
         " Each row is a test of its own: of twenty, one errs.",
     )
+    for reason in reasons:
+        print(reason)
+
+
+def _shown(name: str) -> str:
+    return "clean" if name == NATURAL else name
 
 
 def _row(name: str, value: Comparison) -> dict[str, str]:
     low, high = value.interval
     return {
-        "images": "clean" if name == NATURAL else name,
+        "images": _shown(name),
         "difference": f"{100 * value.difference:+.2f} ({100 * low:+.2f}, {100 * high:+.2f})",
         "p": f"{value.p_value:.2g}",
         "verdict": value.verdict,

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import platform
-import shutil
-from dataclasses import replace
+import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 import tyro
 from torch import Tensor
 
-import enresnet
+from enresnet import checks
 from enresnet.attacks import Attack, attack_at
+from enresnet.cli.circumstances import hardware, versions
 from enresnet.cli.output import Ratio, print_table, write_json, write_picture, write_text
 from enresnet.cli.subjects import Subject, open_subject
 from enresnet.data import Images
 from enresnet.data.adversarial import AdversarialSet, load_adversarial_set
 from enresnet.evaluation import Evaluation, evaluate
-from enresnet.evaluation.work import Share, Unit, digest_of
+from enresnet.evaluation.digest import digest_of
+from enresnet.evaluation.journal import remove_journal
+from enresnet.evaluation.work import Share, Unit
 from enresnet.files import writable
 from enresnet.report.figures import convergence_figure
 from enresnet.report.tables import as_latex, as_markdown, detail_rows, evaluation_rows
@@ -84,6 +85,8 @@ def command(
     for path in (json, markdown, latex, picture):
         if path is not None:
             writable(path)
+    if eot is not None:
+        checks.integer("eot", eot, low=1)
     if png and save is None:
         raise ValueError("--png is for --save: it says how the attacked images are kept")
     subject = open_subject(model, checkpoint=checkpoint, out=out)
@@ -96,16 +99,25 @@ def command(
             "epsilon is the radius in linf; attacks in l2 keep their own, leave it out"
         )
     chosen = [attack_at(n, epsilon, eot=eot, seed=seed, budget=budget) for n in attacks]
-    sets = {} if save is None else _sets(save, subject, name, images, chosen, png)
+    facts = {
+        "model": subject.name,
+        "weights": digest_of(subject.model, images.pixels.shape[1:]),
+        "data_name": name,
+        "checkpoint": subject.checkpoint,
+        "seed": seed,
+        "epsilon": epsilon,
+        "eot": eot,
+        "draws": draws,
+        "limit": limit,
+        "batch_size": batch_size,
+        "versions": versions(),
+        "hardware": hardware(),
+    }
+    sets = None if save is None else _Sets.at(save, images.first(limit), chosen, facts, png)
     engine = Engine(devices=devices)
     engine.launch()
     subject.folder.mkdir(parents=True, exist_ok=True)
     journal = subject.folder / JOURNAL
-
-    def keep(unit: Unit, attacked: Tensor, labels: Tensor) -> None:
-        clean, _ = images.batch(slice(unit.start, unit.stop))
-        sets[unit.attack].write(unit.start, attacked, labels, clean)
-
     result = evaluate(
         subject.model,
         images,
@@ -116,44 +128,72 @@ def command(
         seed=seed,
         journal=journal,
         share=Share(engine.rank, engine.processes, engine.wait),
-        keep=keep if sets else None,
+        keep=sets,
     )
     if engine.rank:
         return
-    if png:
+    if sets is not None and png:
         result = _with_eight_bit(result, subject, sets, draws, batch_size, seed)
-    facts = _circumstances(subject, name, seed, epsilon, eot, limit, batch_size)
-    subject.record.add(
-        subject.section(epsilon), result, data=images.fingerprint(), circumstances=facts
+    said = subject.record.add(
+        subject.section(epsilon, name), result, data=images.fingerprint(), circumstances=facts
     )
-    shutil.rmtree(journal)
+    remove_journal(journal)
+    for word in said:
+        print(word, file=sys.stderr)
     _tell(result, subject, name, facts, json, markdown, latex, picture)
 
 
-def _sets(
-    folder: Path, subject: Subject, data: str, images: Images, attacks: list[Attack], png: bool
-) -> dict[str, AdversarialSet]:
-    return {
-        attack.name: AdversarialSet(
-            folder / attack.name,
-            classes=images.classes,
-            kind="png" if png else "float32",
-            about={
-                "attack": repr(attack),
-                "model": subject.name,
-                "weights": digest_of(subject.model),
-                "data": data,
-                "images": images.fingerprint(),
-            },
-        )
-        for attack in attacks
-    }
+@dataclass(frozen=True)
+class _Sets:
+    """Where the attacked images are kept, a set an attack."""
+
+    images: Images
+    by_attack: dict[str, AdversarialSet]
+
+    @classmethod
+    def at(
+        cls, folder: Path, images: Images, attacks: list[Attack], facts: dict[str, Any], png: bool
+    ) -> _Sets:
+        """Return sets in a folder, none of which is another's."""
+        same = ("model", "weights", "seed", "limit", "batch_size")
+        found = {
+            attack.name: AdversarialSet(
+                folder / attack.name,
+                classes=images.classes,
+                kind="png" if png else "float32",
+                about={
+                    "attack": repr(attack),
+                    "settings": attack.settings(),
+                    "data": facts["data_name"],
+                    "images": images.fingerprint(),
+                    "count": len(images),
+                    **{name: facts[name] for name in same},
+                },
+                epsilon=getattr(attack, "epsilon", None),
+                norm=getattr(attack, "norm", "linf"),
+            )
+            for attack in attacks
+        }
+        first, _ = images.batch(slice(facts["batch_size"]))
+        for kept in found.values():
+            kept.check(first)
+        return cls(images, found)
+
+    def write(self, unit: Unit, attacked: Tensor, labels: Tensor) -> None:
+        """Keep the attacked images of a unit."""
+        clean, _ = self.images.batch(slice(unit.start, unit.stop))
+        self.by_attack[unit.attack].write(unit.start, attacked, labels, clean)
+
+    def has(self, unit: Unit) -> bool:
+        """Return whether they are there."""
+        labels = self.images.labels[unit.start : unit.stop]
+        return self.by_attack[unit.attack].has(unit.start, labels)
 
 
 def _with_eight_bit(
     result: Evaluation,
     subject: Subject,
-    sets: dict[str, AdversarialSet],
+    sets: _Sets,
     draws: int,
     batch_size: int,
     seed: int,
@@ -162,9 +202,18 @@ def _with_eight_bit(
     robust = {}
     for name, value in result.robust.items():
         robust[name] = value
-        rounded = load_adversarial_set(sets[name].folder)
-        again = evaluate(subject.model, rounded, draws=draws, batch_size=batch_size, seed=seed)
-        robust[f"{name}_8bit"] = replace(again.natural, attack=value.attack)
+        rounded = load_adversarial_set(sets.by_attack[name].folder)
+        again = evaluate(
+            subject.model, rounded, draws=draws, batch_size=batch_size, seed=seed, warn=False
+        )
+        settings = {**(value.settings or {}), "rounded": "to 8 bits"}
+        robust[f"{name}_8bit"] = replace(
+            again.natural,
+            attack=value.attack,
+            settings=settings,
+            gradients=value.gradients,
+            evaluations=value.evaluations,
+        )
     return replace(result, robust=robust)
 
 
@@ -186,16 +235,18 @@ def _tell(
     if result.natural.draws > 1:
         caption += (
             f" Over {result.natural.draws} draws of the noise an image: accuracy is that of a "
-            "single prediction, averaged that of their mean; always right are images right in all "
-            "draws, lost in k those wrong at least once in k."
+            f"single prediction, averaged that of the mean of {result.natural.draws}; always right "
+            "are images right in all draws, lost in k those wrong at least once in k."
         )
+    if any("budget" in (value.settings or {}) for value in result.robust.values()):
+        caption += " Gradients are those that an image took in the mean, of the budget it had."
     if any(value.claimed is not None for value in result.robust.values()):
         caption += f" {ONE_DRAW}"
     print_table(rows, title=title, caption=caption)
     print_table(
         details,
-        caption="Calibration is its error, in points; gradients are those that an image took in "
-        f"the mean. Kept in {subject.record.path}",
+        caption="Calibration is its error, in points; gradients and evaluations of the model are "
+        f"those that the attack took, in the mean over images. Kept in {subject.record.path}",
     )
     write_json(json, {**result.to_json(), **facts})
     text = f"{title}. {caption}"
@@ -203,35 +254,3 @@ def _tell(
     write_text(latex, as_latex(rows, caption=text) + "\n" + as_latex(details))
     if picture is not None:
         write_picture(picture, convergence_figure(result, title))
-
-
-def _circumstances(
-    subject: Subject,
-    data: str,
-    seed: int,
-    epsilon: float,
-    eot: int,
-    limit: int | None,
-    batch_size: int,
-) -> dict[str, Any]:
-    """Return what else is needed to repeat the evaluation."""
-    return {
-        "model": subject.name,
-        "weights": digest_of(subject.model),
-        "data_name": data,
-        "checkpoint": subject.checkpoint,
-        "seed": seed,
-        "epsilon": epsilon,
-        "eot": eot,
-        "limit": limit,
-        "batch_size": batch_size,
-        "versions": {
-            "enresnet": enresnet.__version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
-        "hardware": {
-            "processor": platform.processor() or platform.machine(),
-            "threads": torch.get_num_threads(),
-        },
-    }

@@ -15,6 +15,7 @@ from torch import nn
 
 from enresnet.data import Images
 from enresnet.data.names import load_test_images
+from enresnet.evaluation.measure import from_all_over
 from enresnet.evaluation.record import Record
 from enresnet.evaluation.scoring import answers_twice_the_same
 from enresnet.models import load_model
@@ -55,12 +56,11 @@ class Subject:
 
     def usual_eot(self, images: Images) -> int:
         """Return how many draws a gradient needs: 1 for a model that answers twice the same."""
-        few, _ = images.batch(slice(8))
-        return 1 if answers_twice_the_same(self.model, few) else EOT
+        return 1 if answers_twice_the_same(self.model, from_all_over(images)) else EOT
 
-    def section(self, epsilon: float) -> str:
-        """Return the part of evaluation.json that results at this radius belong to."""
-        own = self.checkpoint
+    def section(self, epsilon: float, data: str) -> str:
+        """Return the part of evaluation.json for results at this radius on these images."""
+        own = self.checkpoint if data == (self.data or data) else f"{self.checkpoint} on {data}"
         return own if epsilon == self.epsilon else f"{own} at epsilon {epsilon:.6g}"
 
 

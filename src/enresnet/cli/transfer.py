@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
-import torch
-
+from enresnet import checks
 from enresnet.attacks import attack_at
-from enresnet.cli.output import Ratio, print_table, write_json, write_picture
+from enresnet.cli.circumstances import hardware, versions
+from enresnet.cli.output import Ratio, print_table, write_json, write_picture, write_text
 from enresnet.cli.subjects import Subject, open_subject
 from enresnet.evaluation import Accuracy, transfer_matrix
+from enresnet.evaluation.digest import digest_of
+from enresnet.evaluation.journal import remove_journal
 from enresnet.evaluation.work import Share
 from enresnet.files import writable
 from enresnet.report.figures import transfer_heat_map
-from enresnet.report.tables import with_interval
+from enresnet.report.tables import as_latex, as_markdown, with_interval
 from enresnet.training.engine import Engine
 
 
@@ -34,6 +35,8 @@ def command(
     devices: int = 1,
     journal: Path = Path("transfer.journal"),
     json: Path | None = None,
+    markdown: Path | None = None,
+    latex: Path | None = None,
     picture: Path | None = None,
 ) -> None:
     """Classify with one model the images that were made against another (Sec. 3.2, blind attacks).
@@ -54,11 +57,15 @@ def command(
         journal: The folder that keeps results until all are there: killed, the same command goes
             on where it stopped.
         json: Also write the result to this file.
+        markdown: Also write the tables to this file.
+        latex: Also write the tables to this file.
         picture: Draw the table as a heat map, one file an attack where there are several.
     """
-    for path in (json, picture):
+    for path in (json, markdown, latex, picture):
         if path is not None:
             writable(path)
+    if eot is not None:
+        checks.integer("eot", eot, low=1)
     if bool(matrix) == bool(oracle or target) or bool(oracle) != bool(target):
         raise ValueError("give --oracle and --target, or --matrix with all the models")
     oracles, targets = _opened(matrix or oracle), _opened(matrix or target)
@@ -67,6 +74,8 @@ def command(
     radius = first.epsilon if epsilon is None else epsilon
     draws_of_gradient = eot or max(subject.usual_eot(images) for subject in oracles.values())
     chosen = [attack_at(n, radius, eot=draws_of_gradient, seed=seed) for n in attacks]
+    shape = images.pixels.shape[1:]
+    weights = {key: digest_of(s.model, shape) for key, s in {**oracles, **targets}.items()}
     engine = Engine(devices=devices)
     engine.launch()
     natural, robust = transfer_matrix(
@@ -85,10 +94,18 @@ def command(
         return
     values = {
         "data": name,
+        "fingerprint": images.fingerprint(),
+        "weights": weights,
+        "sources": {key: s.source for key, s in {**oracles, **targets}.items()},
         "epsilon": radius,
         "eot": draws_of_gradient,
+        "draws": draws,
+        "limit": limit,
+        "batch_size": batch_size,
         "seed": seed,
-        "torch": torch.__version__,
+        "attacks": {attack.name: attack.settings() for attack in chosen},
+        "versions": versions(),
+        "hardware": hardware(),
         "natural": {key: value.to_json() for key, value in natural.items()},
         "robust": {
             attack: [
@@ -100,14 +117,21 @@ def command(
     }
     write_json(json, values)
     count = next(iter(natural.values())).images
+    tables = {}
     for attack, cells in robust.items():
-        title = f"{attack}, epsilon = {radius:.4g}, {count} images of {name}"
-        print_table(_rows(natural, cells, list(oracles), list(targets)), title=title)
+        title = (
+            f"{attack}, epsilon = {radius:.4g}, EOT over {draws_of_gradient}, {count} images of "
+            f"{name}"
+        )
+        tables[title] = _rows(natural, cells, list(oracles), list(targets))
+        print_table(tables[title], title=title)
         if picture is not None:
             own = picture if len(robust) == 1 else picture.with_stem(f"{picture.stem}-{attack}")
             table = [[cells[o, t].accuracy for t in targets] for o in oracles]
             write_picture(own, transfer_heat_map(table, list(oracles), list(targets), title))
-    shutil.rmtree(journal)
+    for file, written in ((markdown, as_markdown), (latex, as_latex)):
+        write_text(file, "\n".join(written(rows, caption=t) for t, rows in tables.items()))
+    remove_journal(journal)
 
 
 def _rows(

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 from rich.console import Console
 
-from enresnet.progress import progress_bar
+from enresnet.progress import clock, progress_bar
 from enresnet.training import Epoch, Run, Step, Trainer, Watcher
 
 PATIENCE = 30.0  # seconds between two plain lines
@@ -75,17 +75,11 @@ class Terminal(Watcher):
         (then, steps, images), (now, done, seen) = self._marks[0], self._marks[-1]
         if now > then and done > steps:
             left = (self._of * step.steps - done) * (now - then) / (done - steps)
-            parts += [f"{(seen - images) / (now - then):.0f} images/s", f"{_clock(left)} left"]
+            parts += [f"{(seen - images) / (now - then):.0f} images/s", f"{clock(left)} left"]
         return ", ".join(parts)
 
     def _say(self, text: str) -> None:
         self._console.print(text, highlight=False, soft_wrap=True, markup=False)
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def _line(epoch: Epoch, epochs: int) -> str:

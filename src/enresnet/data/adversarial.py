@@ -33,7 +33,11 @@ LEVELS = 255
 
 
 class AdversarialSet:
-    """A set that is being written."""
+    """A set that is being written.
+
+    ``about`` tells what made it; ``count`` in it is the number of images of the whole. ``epsilon``
+    is the radius that rounding to 8 bits must stay within.
+    """
 
     def __init__(
         self,
@@ -42,8 +46,11 @@ class AdversarialSet:
         classes: Sequence[str],
         about: dict[str, Any],
         kind: str = "float32",
+        epsilon: float | None = None,
+        norm: str = "linf",
     ) -> None:
         self.folder, self._kind = folder, checks.choice("kind", kind, KINDS)
+        self._epsilon, self._norm = epsilon, norm
         self._classes = tuple(classes)
         self._about = {
             "format": FORMAT,
@@ -56,10 +63,38 @@ class AdversarialSet:
             not folder.is_dir() or (any(folder.iterdir()) and not path.exists())
         ):
             raise FileExistsError(f"{folder} exists already and is no set of images")
-        if path.exists() and json.loads(path.read_text()) != self._about:
-            raise FileExistsError(
-                f"{folder} holds a set made otherwise (see {path}); choose another folder"
+        there = json.loads(path.read_text()) if path.exists() else self._about
+        if there != self._about:
+            differing = ", ".join(
+                name
+                for name in sorted({*there, *self._about})
+                if there.get(name) != self._about.get(name)
             )
+            raise FileExistsError(
+                f"{folder} holds a set made otherwise ({differing}; see {path}); choose another "
+                "folder"
+            )
+
+    def has(self, start: int, labels: Tensor) -> bool:
+        """Return whether the batch with these labels, its first image ``start``, is there."""
+        if self._kind == "float32":
+            return self._shard(start).is_file()
+        return all(
+            self._picture(number, label).is_file()
+            for number, label in enumerate(labels.tolist(), start)
+        )
+
+    def check(self, clean: Tensor) -> None:
+        """Raise unless images like these can be stored."""
+        if self._kind == "png":
+            eight_bit(clean, clean, epsilon=self._epsilon, norm=self._norm)
+
+    def _shard(self, start: int) -> Path:
+        return self.folder / f"{start:08d}.safetensors"
+
+    def _picture(self, number: int, label: int) -> Path:
+        # class numbers, not names: a name may hold what a path may not
+        return self.folder / f"{label:04d}" / f"{number:08d}.png"
 
     def write(self, start: int, images: Tensor, labels: Tensor, clean: Tensor) -> None:
         """Store a batch whose first image is number ``start``; what was there is written again."""
@@ -71,30 +106,65 @@ class AdversarialSet:
             self._write_png(start, images, labels, clean)
             return
         tensors = {"images": images.float().cpu().contiguous(), "labels": labels.cpu()}
-        with replacing(self.folder / f"{start:08d}.safetensors") as temporary:
+        with replacing(self._shard(start)) as temporary:
             temporary.write_bytes(save(tensors))
 
     def _write_png(self, start: int, images: Tensor, labels: Tensor, clean: Tensor) -> None:
-        pixels = eight_bit(images, clean).permute(0, 2, 3, 1).cpu().numpy()
+        rounded = eight_bit(images, clean, epsilon=self._epsilon, norm=self._norm)
+        pixels = rounded.permute(0, 2, 3, 1).numpy()
         for number, (pixel, label) in enumerate(zip(pixels, labels.tolist(), strict=True), start):
-            # class numbers, not names: a name may hold what a path may not
-            path = self.folder / f"{label:04d}" / f"{number:08d}.png"
+            path = self._picture(number, label)
             path.parent.mkdir(exist_ok=True)
             with replacing(path) as temporary:
                 picture = Image.fromarray(pixel[..., 0] if pixel.shape[-1] == 1 else pixel)
                 picture.save(temporary, format="png")
 
 
-def eight_bit(images: Tensor, clean: Tensor) -> Tensor:
-    """Return attacked images as uint8, every pixel rounded towards the clean one.
+def eight_bit(
+    images: Tensor, clean: Tensor, *, epsilon: float | None = None, norm: str = "linf"
+) -> Tensor:
+    """Return attacked images as uint8, inside the ball of radius ``epsilon`` around the clean ones.
 
-    So they stay in the ball; rounding to the nearest would leave it, or lose half the attack.
+    Every pixel is rounded towards the clean one: to the nearest would leave the ball, or lose half
+    the attack. Where there is no level between the two, since clean images need not lie on levels
+    (the digits have 17), the nearest one in the ball is taken. Without ``epsilon`` such a pixel may
+    go half a level further than the attack did.
     """
+    images, clean = images.double().cpu(), clean.double().cpu()
+    if norm == "linf" or epsilon is None:
+        return _rounded(images, clean, LEVELS * (0.5 if epsilon is None else epsilon))
+    result = _rounded(images, clean, 0.5 * LEVELS)
+    for share in np.linspace(1, 0, 51):  # off the levels, rounding adds a little: step back
+        change = result.double() / LEVELS - clean
+        outside = change.flatten(1).norm(dim=1) > epsilon + 1e-6
+        if not outside.any():
+            return result
+        result[outside] = _rounded(
+            (clean + share * (images - clean))[outside], clean[outside], 0.5 * LEVELS
+        )
+    raise ValueError(_TOO_SMALL.format(epsilon))
+
+
+def _rounded(images: Tensor, clean: Tensor, radius: float) -> Tensor:
+    """Return levels; ``radius`` is that of linf, in levels."""
     hair = 1e-3  # 8/255 is not exactly 8 levels in float32
-    scaled = images.double().cpu() * LEVELS
-    raised = images.cpu() > clean.cpu()
-    rounded = torch.where(raised, (scaled + hair).floor(), (scaled - hair).ceil())
+    scaled, centre = images * LEVELS, clean * LEVELS
+    raised = scaled > centre
+    towards = torch.where(raised, (scaled + hair).floor(), (scaled - hair).ceil())
+    between = torch.where(raised, towards >= centre - hair, towards <= centre + hair)
+    nearest = scaled.round()
+    other = torch.where(nearest > scaled, nearest - 1, nearest + 1)
+    inside = (nearest - centre).abs() <= radius + hair
+    rounded = torch.where(between, towards, torch.where(inside, nearest, other))
+    if ((rounded - centre).abs() > radius + hair).any():
+        raise ValueError(_TOO_SMALL.format(radius / LEVELS))
     return rounded.clamp(0, LEVELS).to(torch.uint8)
+
+
+_TOO_SMALL = (
+    "the clean images do not lie on 8-bit levels, and within epsilon = {:.4g} of some pixels there "
+    "is none: keep the set in float32, without --png"
+)
 
 
 def is_adversarial_set(folder: Path) -> bool:
@@ -106,7 +176,16 @@ def load_adversarial_set(folder: Path, *, limit: int | None = None) -> Images:
     """Return the images of a set, in their order."""
     about = describe_adversarial_set(folder)
     dataset = _Shards(folder) if about["kind"] == "float32" else _Pictures(folder)
+    if len(dataset) != about.get("count", len(dataset)):
+        raise _not_whole(folder, len(dataset), about["count"] - 1)
     return from_dataset(dataset, classes=about["classes"], labels=dataset.labels, limit=limit)
+
+
+def _not_whole(folder: Path, first: int, last: int) -> ValueError:
+    return ValueError(
+        f"{folder} is not whole: images {first} to {last} are missing; run the command that made "
+        "it again"
+    )
 
 
 def describe_adversarial_set(folder: Path) -> dict[str, Any]:
@@ -134,10 +213,7 @@ class _Shards(Dataset[tuple[Tensor, int]]):
         self._places: list[tuple[int, int]] = []
         for number, path in enumerate(self._paths):
             if int(path.stem) != len(self.labels):
-                raise ValueError(
-                    f"{folder} is not whole: images {len(self.labels)} to {int(path.stem) - 1} are "
-                    "missing; run the command that made it again"
-                )
+                raise _not_whole(folder, len(self.labels), int(path.stem) - 1)
             try:
                 with safe_open(path, framework="pt") as file:
                     labels = file.get_tensor("labels").tolist()
@@ -167,6 +243,11 @@ class _Pictures(Dataset[tuple[Tensor, int]]):
         self._paths = sorted(folder.glob("*/*.png"), key=lambda path: path.stem)
         if not self._paths:
             raise FileNotFoundError(f"{folder} holds no images yet")
+        for number, path in enumerate(self._paths):
+            if int(path.stem) > number:
+                raise _not_whole(folder, number, int(path.stem) - 1)
+            if int(path.stem) < number:
+                raise ValueError(f"{folder} holds image {int(path.stem)} twice; make it again")
         self.labels = [int(path.parent.name) for path in self._paths]
 
     def __len__(self) -> int:

@@ -1,9 +1,10 @@
 """What the scores of many images amount to: accuracies, each with what it means.
 
 ``accuracy`` is that of a single prediction, in the mean over images and draws; this is what the
-word means everywhere. ``averaged`` is that of the mean prediction over all draws, the Feynman-Kac
-estimate. ``always`` is the share of images right in every draw, and ``broken_in[k]`` what an
-attacker gains who may submit the same image k times and needs to be lucky once.
+word means everywhere. ``averaged`` is that of the mean prediction over so many draws, the
+Feynman-Kac estimate. ``always`` is the share of images right in every draw, and ``broken_in[k]``
+what an attacker gains who may submit the same image k times and needs to be lucky once. Each has an
+interval that holds for other images and other draws, as many of them.
 """
 
 from __future__ import annotations
@@ -32,14 +33,19 @@ class Accuracy:
     averaged: float
     averaged_interval: Interval
     always: float
+    always_interval: Interval
     broken_in: dict[int, float]  # submissions of the same image -> share of images lost
+    broken_in_intervals: dict[int, Interval]
     per_class: dict[str, float]
     calibration_error: float
     images: int
     draws: int
     seconds: float  # attack and predictions
     seconds_a_prediction: float  # of one image, once
+    deterministic: bool = False  # two predictions of the first images were the same
+    bad: int = 0  # predictions that were not numbers; they count as wrong
     attack: str | None = None
+    settings: dict[str, Any] | None = None  # of the attack, exactly
     claimed: float | None = None  # what another library's attack says of itself
     gradients: float = 0.0  # gradient evaluations that the attack took, an image
     evaluations: float = 0.0  # and evaluations of the model altogether
@@ -70,7 +76,11 @@ class Accuracy:
             **values,
             "interval": list(self.interval),
             "averaged_interval": list(self.averaged_interval),
+            "always_interval": list(self.always_interval),
             "broken_in": {str(k): value for k, value in self.broken_in.items()},
+            "broken_in_intervals": {
+                str(k): list(value) for k, value in self.broken_in_intervals.items()
+            },
         }
 
 
@@ -92,14 +102,30 @@ def summarise(
     data: Images,
     *,
     seconds: float,
+    apart: bool = False,
+    deterministic: bool = False,
     attack: str | None = None,
+    settings: dict[str, Any] | None = None,
     claimed: Tensor | None = None,
     gradients: int = 0,
     evaluations: int = 0,
 ) -> Accuracy:
-    """Return the accuracy that the scores of the images of ``data`` amount to."""
+    """Return the accuracy that the scores of the images of ``data`` amount to.
+
+    ``apart`` says that every image is known to have noise of its own.
+    """
     scores, draws = scored.scores, scored.right.shape[1]
     averaged = scored.averaged[:, -1].float()
+    submissions = [k for k in SUBMISSIONS if k <= draws]
+    single = _without(scored.right)
+
+    def interval(values: Tensor, without: Tensor, several: int = 1) -> Interval:
+        # Of a mean over all choices of k among the draws, the variance is at most k times that of
+        # the mean of single draws (Hoeffding, 1948), if k draws vary no more than one does.
+        known = None if apart or draws == 1 else without * math.sqrt(several)
+        return accuracy_interval(values, without=known)
+
+    lost = {k: _lost(scored.right.sum(dim=1), k, draws) for k in {*submissions, draws}}
     per_class = {
         name: float(scores[data.labels == number].mean())
         for number, name in enumerate(data.classes)
@@ -107,18 +133,23 @@ def summarise(
     }
     return Accuracy(
         accuracy=float(scores.mean()),
-        interval=accuracy_interval(scores, right=scored.right),
+        interval=interval(scores, single),
         averaged=float(averaged.mean()),
-        averaged_interval=accuracy_interval(averaged),
-        always=float(scored.right.all(dim=1).float().mean()),
-        broken_in={k: broken_in(scored.right, k) for k in SUBMISSIONS if k <= draws},
+        averaged_interval=interval(averaged, scored.without.double().mean(dim=0)),
+        always=float((1 - lost[draws]).mean()),
+        always_interval=interval(1 - lost[draws], single, draws),
+        broken_in={k: float(lost[k].mean()) for k in submissions},
+        broken_in_intervals={k: interval(lost[k], single, k) for k in submissions},
         per_class=per_class,
         calibration_error=calibration_error(scored.confidence, scored.averaged[:, -1]),
         images=len(scored),
         draws=draws,
         seconds=seconds,
         seconds_a_prediction=scored.seconds / (len(scored) * draws),
+        deterministic=deterministic,
+        bad=scored.bad,
         attack=attack,
+        settings=settings,
         claimed=None if claimed is None else float(claimed.float().mean()),
         gradients=gradients / len(scored),
         evaluations=evaluations / len(scored),
@@ -127,12 +158,23 @@ def summarise(
 
 
 def broken_in(right: Tensor, submissions: int) -> float:
-    """Return the share of images that are wrong at least once in so many draws.
+    """Return the share of images that are wrong at least once in so many draws."""
+    return float(_lost(right.sum(dim=1), submissions, right.shape[1]).mean())
+
+
+def _lost(counts: Tensor, submissions: int, draws: int) -> Tensor:
+    """Return each image's chance to be wrong at least once, from its number of right draws.
 
     Without bias from any larger number of draws: of D draws with r right, k draws are all right
     with probability C(r, k) / C(D, k).
     """
-    draws = right.shape[1]
-    counts = right.sum(dim=1).tolist()
     ways = math.comb(draws, submissions)
-    return 1 - sum(math.comb(count, submissions) for count in counts) / ways / len(counts)
+    chances = [1 - math.comb(count, submissions) / ways for count in range(draws + 1)]
+    return torch.tensor(chances, dtype=torch.float64)[counts]
+
+
+def _without(right: Tensor) -> Tensor:
+    """Return the accuracy of all other draws, for each draw."""
+    values = right.double()
+    others = values.sum(dim=1, keepdim=True) - values
+    return others.mean(dim=0) / max(1, right.shape[1] - 1)

@@ -7,8 +7,10 @@ of work done to a file of its own. A line cut short by the end of its process is
 from __future__ import annotations
 
 import base64
+import glob
 import json
 import os
+import secrets
 import shutil
 import zlib
 from collections.abc import Iterator
@@ -19,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from enresnet.files import locked, replacing
+from enresnet.files import is_leftover, locked, replacing
 
 HEADER = "header.json"
 
@@ -36,7 +38,7 @@ class Journal:
         if not self.folder.exists():
             return
         if not path.is_file():
-            if any(self.folder.iterdir()):
+            if not all(is_leftover(path) for path in self.folder.iterdir()):
                 raise FileExistsError(f"{self.folder} is no journal of an evaluation; remove it")
             return
         try:
@@ -90,9 +92,18 @@ class Journal:
 
             yield append
 
-    def remove(self) -> None:
-        """Remove the folder, once its content is kept elsewhere."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+
+def remove_journal(folder: Path) -> None:
+    """Remove a finished journal, and what is left of one whose removal was cut short.
+
+    It is renamed first: half a journal would neither be gone nor be of use.
+    """
+    going = folder.with_name(f".{folder.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    if folder.exists():
+        folder.rename(going)
+    for path in folder.parent.glob(f".{glob.escape(folder.name)}.*.tmp"):
+        if is_leftover(path) and path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def packed(bits: Tensor) -> dict[str, Any]:

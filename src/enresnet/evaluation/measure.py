@@ -2,7 +2,7 @@
 
 The prediction of a randomised model is a distribution, so every clean and attacked image is scored
 over ``draws`` repeated predictions with fresh noise. A model that answers twice the same on the
-first batch is deterministic and asked once.
+first batch, and on a few images from all over the data, is taken for deterministic and asked once.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from enresnet import checks
 from enresnet.attacks import Attack
 from enresnet.attacks.base import check_model_and_images
 from enresnet.attacks.gradient import Model
+from enresnet.attacks.precision import our_network
 from enresnet.data import Images, from_dataset
 from enresnet.evaluation.accuracy import Accuracy, Evaluation, summarise
 from enresnet.evaluation.journal import Journal
 from enresnet.evaluation.scoring import Scored, answers_twice_the_same, drawn_logits
 from enresnet.evaluation.statistics import accuracy_interval
-from enresnet.evaluation.work import NATURAL, Keep, Result, Share, Unit, Work, own_streams
+from enresnet.evaluation.work import NATURAL, Keep, Share, Work, own_streams
 
 OWN = "model"  # the only one of an evaluation
+LOOK = 64  # images from all over the data that tell whether a model is deterministic
 
 
 def evaluate(
@@ -132,57 +134,76 @@ def transfer_matrix(
     data = as_images(dataset).first(limit)
     _check_names(attacks)
     first, labels = data.batch(slice(batch_size))
-    needed = {}
+    spread = from_all_over(data)
+    same = {}
     with own_streams(targets.values(), seed) as reseed:
         reseed("first look")
         for name, model in targets.items():
             check_model_and_images(model, first[:1], labels[:1])
             _check_classes(model, data, first)
-            needed[name] = 1 if draws == 1 or answers_twice_the_same(model, first) else draws
+            same[name] = all(answers_twice_the_same(model, few) for few in (first, spread))
+    needed = {name: 1 if same[name] else draws for name in targets}
     work = Work(oracles, targets, data, attacks, needed, batch_size, seed, keep=keep)
     book = None if journal is None else Journal(journal, work.header())
     results = work.do(journal=book, share=share, progress=progress)
-    natural = {name: _gathered(results, "", NATURAL, name, data, None) for name in targets}
-    for name, value in natural.items():
-        if warn and knows_nothing(value, data):
-            who = "the model" if name == OWN else name
-            warnings.warn(
-                f"{who} classifies clean images at chance level ({100 * value.accuracy:.1f} %). "
-                "Images are given in [0, 1]: does it expect them otherwise, or normalise them "
-                "twice? Are the classes in the same order as the labels?",
-                stacklevel=2,
-            )
+
+    def gathered(oracle: str, attack: Attack | None, target: str) -> Accuracy:
+        name = NATURAL if attack is None else attack.name
+        units = [unit for unit in results if (unit.oracle, unit.attack) == (oracle, name)]
+        parts = [results[unit] for unit in sorted(units, key=lambda unit: unit.start)]
+        claims = [part.claimed for part in parts if part.claimed is not None]
+        return summarise(
+            Scored.join([part.scored[target] for part in parts]),
+            data,
+            seconds=sum(part.seconds for part in parts),
+            apart=same[target] or our_network(targets[target]) is not None,
+            deterministic=same[target],
+            attack=None if attack is None else repr(attack),
+            settings=None if attack is None else attack.settings(),
+            claimed=torch.cat(claims) if claims else None,
+            gradients=sum(part.gradients for part in parts),
+            evaluations=sum(part.evaluations for part in parts),
+        )
+
+    natural = {name: gathered("", None, name) for name in targets}
     robust = {
         attack.name: {
-            (oracle, target): _gathered(results, oracle, attack.name, target, data, repr(attack))
+            (oracle, target): gathered(oracle, attack, target)
             for oracle in oracles
             for target in targets
         }
         for attack in attacks
     }
+    for name, value in natural.items():
+        if warn and knows_nothing(value, data):
+            _warn_of_chance(name, value)
+        _warn_of_bad(name, [value, *(cells[o, name] for cells in robust.values() for o in oracles)])
     return natural, robust
 
 
-def _gathered(
-    results: dict[Unit, Result],
-    oracle: str,
-    attack: str,
-    target: str,
-    data: Images,
-    description: str | None,
-) -> Accuracy:
-    units = [unit for unit in results if (unit.oracle, unit.attack) == (oracle, attack)]
-    parts = [results[unit] for unit in sorted(units, key=lambda unit: unit.start)]
-    claims = [part.claimed for part in parts if part.claimed is not None]
-    return summarise(
-        Scored.join([part.scored[target] for part in parts]),
-        data,
-        seconds=sum(part.seconds for part in parts),
-        attack=description,
-        claimed=torch.cat(claims) if claims else None,
-        gradients=sum(part.gradients for part in parts),
-        evaluations=sum(part.evaluations for part in parts),
+def _warn_of_chance(name: str, natural: Accuracy) -> None:
+    who = "the model" if name == OWN else name
+    warnings.warn(
+        f"{who} classifies clean images at chance level ({100 * natural.accuracy:.1f} %). Images "
+        "are given in [0, 1]: does it expect them otherwise, or normalise them twice? Are the "
+        "classes in the same order as the labels?",
+        stacklevel=3,
     )
+
+
+def _warn_of_bad(name: str, found: Sequence[Accuracy]) -> None:
+    bad = sum(value.bad for value in found)
+    if bad:
+        who = "the model" if name == OWN else name
+        total = sum(value.images * value.draws for value in found)
+        warnings.warn(
+            f"{who} gave NaN in {bad} of {total} predictions; they count as wrong", stacklevel=3
+        )
+
+
+def from_all_over(data: Images) -> Tensor:
+    """Return a few images from the first to the last."""
+    return data.batch(torch.linspace(0, len(data) - 1, min(LOOK, len(data))).long())[0]
 
 
 def as_images(dataset: Any) -> Images:
@@ -200,7 +221,9 @@ def as_images(dataset: Any) -> Images:
 
 
 def _check_classes(model: Model, data: Images, images: Tensor) -> None:
-    (logits,) = drawn_logits(model, images[:1], 1)
+    (logits,) = drawn_logits(model, images, 1)
+    if logits.isnan().any(dim=1).all():
+        raise FloatingPointError("model gives NaN: its weights or the images are not finite")
     classes = logits.shape[1]
     named = any(name != str(number) for number, name in enumerate(data.classes))
     if classes < len(data.classes) or (named and classes != len(data.classes)):

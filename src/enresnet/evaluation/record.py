@@ -1,13 +1,15 @@
 """What was found of a model, kept in a folder: evaluation.json and scores.safetensors.
 
-``evaluation.json`` holds a section for each checkpoint, in it the natural accuracy and the robust
-ones by attack; attacks measured later join those that are there. ``scores.safetensors`` holds how
-often each single image was right, so that two models can be compared image by image.
+``evaluation.json`` holds a section for each checkpoint, radius and data, in it the natural accuracy
+and the robust ones by attack; attacks measured later join those that are there, and fewer images
+never replace more. ``scores.safetensors`` holds how often each single image was right, with what
+that depends on, so that two models can be compared image by image.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,32 +55,59 @@ class Record:
 
     def add(
         self, section: str, result: Evaluation, *, data: str, circumstances: dict[str, Any]
-    ) -> None:
-        """Keep a result; ``data`` tells the images apart from others, whatever their number.
+    ) -> list[str]:
+        """Keep a result, and return what there is to say of those that were there.
 
-        Natural accuracy on fewer images than those of the one kept does not replace it.
+        ``data`` tells the images apart from others, whatever their number: a section that holds
+        results on other images is left to them, and this one is named after its data. A result on
+        fewer images does not replace one on more. Results of other weights make room, and stay in
+        files of another name.
         """
-        stored = self.sections()
+        stored, said = self.sections(), []
+        if _data_of(stored.get(section, {})) not in (None, data):
+            section = f"{section} on {circumstances['data_name']}"
+            if _data_of(stored.get(section, {})) not in (None, data):
+                section = f"{section}, {data[:8]}"
         known = stored.get(section, {})
-        if known.get("weights") != circumstances["weights"]:
-            known = {}  # of a network that is no more
+        if known and known.get("weights") != circumstances["weights"]:
+            said.append(f"results of other weights under {section!r} {self._put_aside(known)}")
+            known = {}
+        before = {**known.get("robust", {})}
+        if known.get(NATURAL):
+            before[NATURAL] = known[NATURAL]
         measured = {NATURAL: result.natural, **result.robust}
-        before = known.get(NATURAL, {})
-        if before.get("images", 0) > result.natural.images and before.get("data") == data:
-            del measured[NATURAL]
-        entries = {
+        for name, value in list(measured.items()):
+            if name in before:
+                word = _word(name, before[name], value)
+                if before[name].get("images", 0) > value.images:
+                    del measured[name]
+                    said.append(f"kept {word}")
+                elif before[name].get("settings", value.settings) != value.settings:
+                    said.append(f"replaced {word}")
+        entries = before | {
             name: {**value.to_json(), "data": data, "circumstances": circumstances}
             for name, value in measured.items()
         }
-        natural = entries.pop(NATURAL, before)
         stored[section] = {
             **{name: circumstances[name] for name in ABOUT},
-            NATURAL: natural,
-            "robust": {**known.get("robust", {}), **entries},
+            NATURAL: entries.pop(NATURAL, {}),
+            "robust": entries,
         }
         self._add_scores(section, measured, data, fresh=not known)
         with replacing(self.path) as temporary:
             temporary.write_text(json.dumps(stored, indent=2) + "\n")
+        return said
+
+    def _put_aside(self, known: dict[str, Any]) -> str:
+        """Copy both files to a name of their own, and return where to."""
+        name, number = str(known.get("weights"))[:8], 1
+        while (aside := self.folder / f"evaluation.{name}-{number}.json").exists():
+            number += 1
+        for path in (self.folder / SCORES, self.path):
+            if path.is_file():
+                with replacing(aside.with_suffix(path.suffix)) as temporary:
+                    shutil.copyfile(path, temporary)
+        return f"are kept aside in {aside}"
 
     def _add_scores(
         self, section: str, measured: dict[str, Accuracy], data: str, *, fresh: bool
@@ -91,7 +120,12 @@ class Record:
             assert value.scored is not None
             key = f"{section}/{name}"
             tensors[key] = value.scored.right.sum(dim=1).to(torch.int16)
-            about[key] = {"draws": value.draws, "data": data}
+            about[key] = {
+                "draws": value.draws,
+                "deterministic": value.deterministic,
+                "data": data,
+                "settings": value.settings,
+            }
         with replacing(self.folder / SCORES) as temporary:
             temporary.write_bytes(save(tensors, {"about": json.dumps(about)}))
 
@@ -107,25 +141,63 @@ class Record:
             raise ValueError(f"{path} is damaged ({error}); remove it") from error
         return tensors, about
 
-    def compare(self, section: str, other: Record, other_section: str) -> dict[str, Comparison]:
+    def compare(
+        self, section: str, other: Record, other_section: str
+    ) -> tuple[dict[str, Comparison], dict[str, str]]:
         """Compare with another model's results, for every attack that both have on these images.
 
-        Where one was measured on more images, the first ones that both have are compared.
+        Where one was measured on more images, the first ones that both have are compared. Also
+        return why others that both have are not compared, by attack.
         """
         mine, about = self._scores()
         others, other_about = other._scores()
-        found = {}
+        found, skipped = {}, {}
         order = sorted(mine.items(), key=lambda item: (not item[0].endswith(NATURAL), item[0]))
         for key, counts in order:
             place, _, name = key.rpartition("/")
             twin = f"{other_section}/{name}"
             if place != section or twin not in others:
                 continue
-            if about[key]["data"] != other_about[twin]["data"]:
+            if differing := _differing(about[key], other_about[twin], attacked=name != NATURAL):
+                skipped[name] = differing
                 continue
             images = min(len(counts), len(others[twin]))
             found[name] = compare(
                 counts[:images] / about[key]["draws"],
                 others[twin][:images] / other_about[twin]["draws"],
             )
-        return found
+        return found, skipped
+
+
+def _data_of(section: dict[str, Any]) -> str | None:
+    """Return the digest of the images that a section's results are on."""
+    entries = [section.get(NATURAL, {}), *section.get("robust", {}).values()]
+    return next((entry["data"] for entry in entries if "data" in entry), None)
+
+
+def _word(name: str, before: dict[str, Any], value: Accuracy) -> str:
+    there = before.get("attack") or "clean images"
+    here = value.attack or "clean images"
+    both = there if there == here else f"{there} by {here}"
+    return f"{name} on {before.get('images')} images, now on {value.images}: {both}"
+
+
+def _differing(mine: dict[str, Any], other: dict[str, Any], *, attacked: bool) -> str:
+    """Return what two results differ in so that they cannot be compared; "" if in nothing.
+
+    A model that answers always the same needs neither draws nor EOT.
+    """
+    if mine["data"] != other["data"]:
+        return "measured on other images"
+    if attacked and not (mine.get("settings") and other.get("settings")):
+        return "measured before the settings of attacks were kept; evaluate again"
+    mine_all, other_all = (
+        {"draws": x["draws"], **(x.get("settings") or {})} for x in (mine, other)
+    )
+    free = {"draws", "eot"} if mine.get("deterministic") or other.get("deterministic") else set()
+    parts = [
+        f"{name} {mine_all.get(name)} and {other_all.get(name)}"
+        for name in sorted({*mine_all, *other_all} - free)
+        if mine_all.get(name) != other_all.get(name)
+    ]
+    return ", ".join(parts)

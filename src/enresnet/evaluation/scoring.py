@@ -27,8 +27,10 @@ class Scored:
 
     right: Tensor  # images x draws, bool
     averaged: Tensor  # images x draws, bool: the mean of the draws so far
+    without: Tensor  # images x draws, bool: the mean of all other draws
     confidence: Tensor  # images: the largest of the mean probabilities
     seconds: float = 0.0  # that the predictions took
+    bad: int = 0  # predictions that were not numbers, and so are wrong
 
     @property
     def scores(self) -> Tensor:
@@ -44,30 +46,54 @@ class Scored:
         return cls(
             torch.cat([part.right for part in parts]),
             torch.cat([part.averaged for part in parts]),
+            torch.cat([part.without for part in parts]),
             torch.cat([part.confidence for part in parts]),
             sum(part.seconds for part in parts),
+            sum(part.bad for part in parts),
         )
 
 
 def score_draws(model: Model, images: Tensor, labels: Tensor, *, draws: int = 1) -> Scored:
     """Score images over ``draws`` predictions."""
-    right = torch.zeros(len(images), draws, dtype=torch.bool)
-    averaged = torch.zeros_like(right)
-    total: Tensor | None = None
     start, labels = time.perf_counter(), labels.cpu()
-    for draw, logits in enumerate(drawn_logits(model, images, draws)):
+    right, averaged, answers, bad = [], [], [], 0
+    for logits in drawn_logits(model, images, draws):
         if len(labels) and int(labels.max()) >= logits.shape[1]:
             raise ValueError(
                 f"labels must be below the model's {logits.shape[1]} classes, found "
                 f"{int(labels.max())}; are these the labels of another data set?"
             )
-        right[:, draw] = logits.argmax(dim=1) == labels
-        probabilities = logits.double().softmax(dim=1)
-        total = probabilities if total is None else total + probabilities
-        averaged[:, draw] = total.argmax(dim=1) == labels
-    assert total is not None
+        answers.append(probabilities(logits))
+        bad += int((answers[-1].sum(dim=1) == 0).sum())
+        right.append((logits.argmax(dim=1) == labels) & (answers[-1].amax(dim=1) > 0))
+    total = torch.zeros_like(answers[0])
+    for answer in answers:
+        total += answer
+        averaged.append(_right(total, labels))
+    without = [_right(total - answer, labels) for answer in answers]
     confidence = (total / draws).amax(dim=1).float()
-    return Scored(right, averaged, confidence, time.perf_counter() - start)
+    return Scored(
+        torch.stack(right, dim=1),
+        torch.stack(averaged, dim=1),
+        torch.stack(without, dim=1),
+        confidence,
+        time.perf_counter() - start,
+        bad,
+    )
+
+
+def probabilities(logits: Tensor) -> Tensor:
+    """Return the softmax of logits: all 0 where one is NaN, shared by those that are +inf."""
+    infinite = logits == torch.inf
+    certain = infinite.double() / infinite.sum(dim=1, keepdim=True).clamp(min=1)
+    values = torch.where(infinite.any(dim=1, keepdim=True), certain, logits.double().softmax(dim=1))
+    values[logits.isnan().any(dim=1)] = 0
+    return values.nan_to_num(0)  # all -inf
+
+
+def _right(weights: Tensor, labels: Tensor) -> Tensor:
+    """Return whether each image's label has the largest weight; no weight at all is no answer."""
+    return (weights.argmax(dim=1) == labels) & (weights.amax(dim=1) > 0)
 
 
 def score(model: Model, images: Tensor, labels: Tensor, *, draws: int = 1) -> Tensor:
@@ -77,7 +103,7 @@ def score(model: Model, images: Tensor, labels: Tensor, *, draws: int = 1) -> Te
 
 def predictions(model: Model, images: Tensor, *, draws: int = 1) -> Tensor:
     """Return the class whose probability, averaged over ``draws``, is highest for each image."""
-    total = sum(logits.softmax(dim=1) for logits in drawn_logits(model, images, draws))
+    total = sum(probabilities(logits) for logits in drawn_logits(model, images, draws))
     assert isinstance(total, Tensor)
     return total.argmax(dim=1)
 
@@ -94,12 +120,10 @@ def drawn_logits(model: Model, images: Tensor, draws: int) -> Iterator[Tensor]:
                 f"model must return logits N x classes, here {len(images)} x classes; found "
                 f"{found}; wrap it in a function that returns them"
             )
-        if logits.isnan().any():
-            raise FloatingPointError("model gives NaN: its weights or the images are not finite")
         yield logits.float().cpu()
 
 
 def answers_twice_the_same(model: Model, images: Tensor) -> bool:
     """Return whether two predictions of the same images are equal."""
     first, second = drawn_logits(model, images, 2)
-    return torch.equal(first, second)
+    return bool(((first == second) | (first.isnan() & second.isnan())).all())

@@ -7,9 +7,13 @@ of images computed from their spread would not cover when a few images decide.
 
 .. math:: \frac{p + z^2/2n \pm z \sqrt{p(1-p)/n + z^2/4n^2}}{1 + z^2/n}
 
-That holds where every image has noise of its own. Where images share a draw, as under dropout with
-one mask a batch, whole draws are better or worse than others: what the draws' means vary beyond
-what independent noise explains widens the interval.
+That holds where every image has noise of its own. Where images may share a draw, as under dropout
+with one mask a batch, whole draws are better or worse than others. What a figure varies between
+draws, by the jackknife that leaves out one after the other, widens the interval, with Student's
+t for so many draws: two draws tell little.
+
+.. math:: h^2 = h_{\mathrm{Wilson}}^2
+          + t_{D-1}^2 \frac{D-1}{D} \sum_d (\hat p_{-d} - \bar p_{-})^2
 """
 
 from __future__ import annotations
@@ -19,22 +23,24 @@ from dataclasses import asdict, dataclass
 from statistics import NormalDist
 from typing import Any
 
+import numpy as np
 import torch
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 from scipy.stats import binom
 from torch import Tensor
 
 CONFIDENCE = 0.95
-RESAMPLES = 10_000
+FLIPS = 10_000
 BINS = 15  # of the calibration error
 
 
 def accuracy_interval(
-    scores: Tensor, confidence: float = CONFIDENCE, *, right: Tensor | None = None
+    scores: Tensor, confidence: float = CONFIDENCE, *, without: Tensor | None = None
 ) -> tuple[float, float]:
     """Return the interval of the mean of ``scores``, one an image, each between 0 and 1.
 
-    ``right``, images x draws, lets draws that images share widen it.
+    ``without``, one a draw, are the means that the other draws give: they let draws that images
+    share widen it.
     """
     count = len(scores)
     if count == 0:
@@ -44,23 +50,16 @@ def accuracy_interval(
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    if right is not None and right.shape[1] > 1:
-        half = math.hypot(half, _shared_error(right, confidence))
+    if without is not None and len(without) > 1:
+        half = math.hypot(half, _jackknife_error(without, confidence))
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def _shared_error(right: Tensor, confidence: float) -> float:
-    """Return the half-width that draws shared by images add: 0 for independent noise."""
-    values = right.double()
-    images, draws = values.shape
-    between = float(values.mean(dim=0).var(correction=1))
-    # of the mean of a draw, if each image had noise of its own
-    alone = float(values.var(dim=1, correction=1).mean()) / images
-    # The variance of few draws is itself unsure; up to this ratio it is no sign of sharing.
-    unsure = 1 + 3 * math.sqrt(2 / (draws - 1))
-    if between <= unsure * alone:
-        return 0.0
-    return float(stdtrit(draws - 1, (1 + confidence) / 2)) * math.sqrt((between - alone) / draws)
+def _jackknife_error(without: Tensor, confidence: float) -> float:
+    """Return the half-width that the draws alone give a figure."""
+    draws = len(without)
+    variance = (draws - 1) ** 2 / draws * float(without.double().var(correction=1))
+    return float(stdtrit(draws - 1, (1 + confidence) / 2)) * math.sqrt(variance)
 
 
 def paired_difference(
@@ -69,14 +68,15 @@ def paired_difference(
     """Return the mean of ``scores`` less that of ``others`` on the same images, and its interval.
 
     Student's t over the differences of single images: what both models find easy or hard cancels.
-    Never narrower than Wilson's interval is for as many images without a single difference.
+    Never narrower than Wilson's interval is for as many images without a single difference; and
+    where the test by sign flips does not tell the difference from 0, it reaches 0.
     """
     if scores.shape != others.shape or len(scores) < 2:
         raise ValueError(
             f"scores must be of the same images, two at least; found {len(scores)} and "
             f"{len(others)}"
         )
-    differences = scores.double() - others.double()
+    differences = _differences(scores, others)
     count, mean = len(differences), float(differences.mean())
     quantile = float(stdtrit(count - 1, (1 + confidence) / 2))
     z = NormalDist().inv_cdf((1 + confidence) / 2)
@@ -84,7 +84,10 @@ def paired_difference(
         quantile * math.sqrt(float(differences.var(correction=1)) / count),
         z * z / (count + z * z),
     )
-    return mean, mean - half, mean + half
+    low, high = max(-1.0, mean - half), min(1.0, mean + half)
+    if not low <= 0 <= high and _sign_flips(differences) >= 1 - confidence:
+        low, high = min(low, 0.0), max(high, 0.0)
+    return mean, low, high
 
 
 @dataclass(frozen=True)
@@ -109,39 +112,56 @@ class Comparison:
         return {**asdict(self), "interval": list(self.interval), "verdict": self.verdict}
 
 
-def compare(scores: Tensor, others: Tensor, *, seed: int = 0) -> Comparison:
+def compare(scores: Tensor, others: Tensor) -> Comparison:
     """Compare the scores of two models on the same images.
 
-    Right-or-wrong scores are tested by McNemar's (1947) exact test, shares of draws by a paired
-    bootstrap over images.
+    Were the models alike, each image's difference could as well have the other sign: the p-value
+    is the share of all such flips whose mean is as far from 0. For right-or-wrong scores that is
+    McNemar's (1947) exact test. The interval is of the same mind: the p-value is below 5 % where
+    the interval leaves 0 out, and nowhere else.
     """
     mean, low, high = paired_difference(scores, others)
-    differences = scores.double() - others.double()
-    if bool(((scores == 0) | (scores == 1)).all() and ((others == 0) | (others == 1)).all()):
-        p_value, test = _mcnemar(int((differences > 0).sum()), int((differences < 0).sum()))
-    else:
-        p_value, test = _bootstrap(differences, seed), f"paired bootstrap, {RESAMPLES:,} resamples"
+    differences = _differences(scores, others)
+    p_value = max(_sign_flips(differences), _interval_p_value(differences))
+    binary = bool(((scores == 0) | (scores == 1)).all() and ((others == 0) | (others == 1)).all())
+    test = "McNemar, exact" if binary else f"sign flips, {FLIPS:,}"
     return Comparison(mean, (low, high), p_value, test, len(scores))
 
 
-def _mcnemar(wins: int, losses: int) -> tuple[float, str]:
-    decided = wins + losses
-    p = 1.0 if decided == 0 else min(1.0, 2 * float(binom.cdf(min(wins, losses), decided, 0.5)))
-    return p, "McNemar, exact"
+def _differences(scores: Tensor, others: Tensor) -> Tensor:
+    """Return differences without the rounding errors of float32, so that equal ones are equal."""
+    return (scores.double() - others.double()).round(decimals=6)
 
 
-def _bootstrap(differences: Tensor, seed: int) -> float:
-    """Return the two-sided p-value of a mean of 0: of the centred differences, resampled."""
-    generator = torch.Generator().manual_seed(seed)
-    count, mean = len(differences), float(differences.mean())
-    centred = differences - mean
-    reached, done = 0, 0
-    while done < RESAMPLES:
-        size = min(max(1, 4_000_000 // count), RESAMPLES - done)
-        rows = torch.randint(count, (size, count), generator=generator)
-        reached += int((centred[rows].mean(dim=1).abs() >= abs(mean)).sum())
-        done += size
-    return (reached + 1) / (RESAMPLES + 1)
+def _sign_flips(differences: Tensor) -> float:
+    """Return the two-sided p-value of differences whose signs are due to chance.
+
+    Differences of one size need only the number of their signs, which is binomial: exactly where
+    there is a single size, otherwise by random flips, always the same ones.
+    """
+    sizes, numbers = differences.abs().unique(return_counts=True)
+    sizes, numbers = sizes[sizes > 0], numbers[sizes > 0]
+    if len(sizes) == 0:
+        return 1.0
+    if len(sizes) == 1:
+        fewer = min(int((differences > 0).sum()), int((differences < 0).sum()))
+        return min(1.0, 2 * float(binom.cdf(fewer, int(numbers), 0.5)))
+    generator, total = np.random.default_rng(0), np.zeros(FLIPS)
+    for size, number in zip(sizes.tolist(), numbers.tolist(), strict=True):
+        total += size * (2.0 * generator.binomial(number, 0.5, FLIPS) - number)
+    reached = int((np.abs(total) >= abs(float(differences.sum())) - 1e-9).sum())
+    return (reached + 1) / (FLIPS + 1)
+
+
+def _interval_p_value(differences: Tensor) -> float:
+    """Return the level at which the interval of :func:`paired_difference` would just reach 0."""
+    count, mean = len(differences), abs(float(differences.mean()))
+    error = math.sqrt(float(differences.var(correction=1)) / count)
+    by_spread = 2 * float(stdtr(count - 1, -mean / error)) if error > 0 else float(mean == 0)
+    if mean == 1:
+        return by_spread
+    by_count = 2 * NormalDist().cdf(-math.sqrt(count * mean / (1 - mean)))
+    return max(by_spread, by_count)
 
 
 def calibration_error(confidence: Tensor, right: Tensor, bins: int = BINS) -> float:

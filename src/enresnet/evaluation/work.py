@@ -7,23 +7,23 @@ known of our own noise; what else in a model draws from torch's global generator
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from enresnet.attacks import Attack
 from enresnet.attacks.gradient import Model, module_of
 from enresnet.data import Images
+from enresnet.evaluation.digest import Identity, identify
 from enresnet.evaluation.journal import Journal, packed, unpacked
 from enresnet.evaluation.scoring import Scored, score_draws
 from enresnet.models.noise import NoiseStream, streams_of
-from enresnet.progress import progress_bar
+from enresnet.progress import Advance, progress_bar
 from enresnet.randomness import named_seed
 
 NATURAL = "natural"
@@ -74,8 +74,10 @@ class Result:
                 name: {
                     "right": packed(scored.right),
                     "averaged": packed(scored.averaged),
+                    "without": packed(scored.without),
                     "confidence": scored.confidence.tolist(),
                     "seconds": scored.seconds,
+                    "bad": scored.bad,
                 }
                 for name, scored in self.scored.items()
             },
@@ -89,8 +91,10 @@ class Result:
                 name: Scored(
                     unpacked(scored["right"]),
                     unpacked(scored["averaged"]),
+                    unpacked(scored["without"]),
                     torch.tensor(scored["confidence"]),
                     scored["seconds"],
+                    scored["bad"],
                 )
                 for name, scored in values["scored"].items()
             },
@@ -101,8 +105,14 @@ class Result:
         )
 
 
-Keep = Callable[[Unit, Tensor, Tensor], None]
-"""Takes the attacked images and labels of a unit."""
+class Keep(Protocol):
+    """A place for attacked images."""
+
+    def write(self, unit: Unit, images: Tensor, labels: Tensor) -> None:
+        """Keep the attacked images of a unit."""
+
+    def has(self, unit: Unit) -> bool:
+        """Return whether they are there; what is not is computed again."""
 
 
 @dataclass(frozen=True)
@@ -131,12 +141,16 @@ class Work:
 
     def header(self) -> dict[str, Any]:
         """Return what decides the results, as plain JSON."""
+        oracles, targets = (
+            {name: self._identity(model).digest for name, model in models.items()}
+            for models in (self.oracles, self.targets)
+        )
         return {
-            "oracles": {name: digest_of(model) for name, model in self.oracles.items()},
-            "targets": {name: digest_of(model) for name, model in self.targets.items()},
+            "oracles": oracles,
+            "targets": targets,
             "images": len(self.data),
             "data": self.data.fingerprint(),
-            "attacks": {attack.name: repr(attack) for attack in self.attacks},
+            "attacks": {attack.name: attack.settings() for attack in self.attacks},
             "draws": dict(self.draws),
             "batch_size": self.batch_size,
             "seed": self.seed,
@@ -161,6 +175,8 @@ class Work:
             journal.start()
         share.wait()
         done = {} if journal is None else self._done(journal)
+        if done:
+            self._check_identity()
         share.wait()  # no process writes before all have read
         left = [unit for unit in self.units() if unit not in done]
         mine = left[share.rank :: share.count]
@@ -171,15 +187,15 @@ class Work:
         show = False if share.rank else progress
         with (
             writer as append,
-            progress_bar(title, total, done=before, show=show) as advance,
+            progress_bar(title, total, done=before, lines=True, show=show) as advance,
             own_streams(self._models(), self.seed) as reseed,
         ):
             for unit in mine:
-                result = self._compute(unit, reseed)
+                with _counted(advance, self._cost(unit), unit.attack) as passed:
+                    result = self._compute(unit, reseed, passed)
                 done[unit] = result
                 if append is not None:
                     append(unit.key, result.to_json())
-                advance(self._cost(unit), unit.attack)
         share.wait()
         if share.count > 1 and journal is not None:
             done = self._done(journal)
@@ -193,8 +209,24 @@ class Work:
         return {
             unit: Result.from_json(entries[unit.key])
             for unit in self.units()
-            if unit.key in entries
+            if unit.key in entries and self._is_kept(unit)
         }
+
+    def _is_kept(self, unit: Unit) -> bool:
+        return self.keep is None or unit.attack == NATURAL or self.keep.has(unit)
+
+    def _identity(self, model: Model) -> Identity:
+        return identify(model, self.data.pixels.shape[1:])
+
+    def _check_identity(self) -> None:
+        """Raise where results might be those of another model, and nothing could tell."""
+        for name, model in {**self.oracles, **self.targets}.items():
+            if self._identity(model).blind:
+                raise ValueError(
+                    f"{name} answers at random and holds what cannot be looked into, so nothing "
+                    "tells whether the results in the journal are its own: remove the journal to "
+                    "start anew, or make the model an nn.Module with its weights inside"
+                )
 
     def _cost(self, unit: Unit) -> int:
         attack = self._attack(unit)
@@ -204,17 +236,19 @@ class Work:
     def _attack(self, unit: Unit) -> Attack | None:
         return next((attack for attack in self.attacks if attack.name == unit.attack), None)
 
-    def _compute(self, unit: Unit, reseed: Callable[[str], None]) -> Result:
+    def _compute(
+        self, unit: Unit, reseed: Callable[[str], None], passed: Callable[[int], None]
+    ) -> Result:
         images, labels = self.data.batch(slice(unit.start, unit.stop))
         attack, claimed, spent = self._attack(unit), None, (0, 0)
         reseed(unit.key)
         start = time.monotonic()
         if attack is not None:
             self._seed_attack(attack, unit)
-            images = attack(self.oracles[unit.oracle], images, labels, progress=False)
+            images = attack(self.oracles[unit.oracle], images, labels, advance=passed)
             claimed, spent = attack.claimed, attack.spent
             if self.keep is not None:
-                self.keep(unit, images, labels)
+                self.keep.write(unit, images, labels)
         scored = {}
         for name, model in self.targets.items():
             reseed(f"{unit.key}/{name}")
@@ -225,6 +259,21 @@ class Work:
         generator = getattr(attack, "generator", None)
         if self.seed is not None and isinstance(generator, torch.Generator):
             generator.manual_seed(named_seed(self.seed, f"attack {unit.key}"))
+
+
+@contextmanager
+def _counted(advance: Advance, cost: int, text: str) -> Iterator[Callable[[int], None]]:
+    """Yield a function that takes passes as they come; in the end they amount to ``cost``."""
+    done = 0
+
+    def passed(number: int) -> None:
+        nonlocal done
+        step = min(number, cost - done)
+        done += step
+        advance(step, text)
+
+    yield passed
+    advance(cost - done, text)
 
 
 @contextmanager
@@ -250,23 +299,3 @@ def own_streams(models: Iterable[Model], seed: int | None) -> Iterator[Callable[
         if seed is not None:
             for stream, state in states.items():
                 stream.set_state(state)
-
-
-def digest_of(model: Model) -> str:
-    """Return what tells a model from another: of a module, its kind and weights."""
-    module = module_of(model)
-    if module is None:
-        return f"{getattr(model, '__module__', '')}.{getattr(model, '__qualname__', type(model))}"
-    digest = hashlib.sha256(type(module).__name__.encode())
-    digest.update(_settings(module).encode())
-    for name, tensor in module.state_dict().items():
-        digest.update(name.encode())
-        if isinstance(tensor, Tensor):
-            content: Any = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
-            digest.update(content)
-    return digest.hexdigest()[:16]
-
-
-def _settings(module: nn.Module) -> str:
-    """Return the hyper-parameters that the weights do not tell, such as the noise."""
-    return repr([part.extra_repr() for part in module.modules()])

@@ -14,14 +14,19 @@ def evaluation_rows(result: Evaluation) -> list[Row]:
     values = _values(result)
     draws = max(value.draws for value in values.values())
     claimed = any(value.claimed is not None for value in values.values())
+    budgeted = any("budget" in (value.settings or {}) for value in values.values())
     rows = []
     for name, value in values.items():
         row = {"images": name, "accuracy": with_interval(value.accuracy, value.interval)}
         if draws > 1:  # of a model that answers always the same they say nothing new
             tries = max(k for k in value.broken_in if k <= 10)
             row["averaged"] = with_interval(value.averaged, value.averaged_interval)
-            row["always right"] = _percent(value.always)
-            row[f"lost in {tries}"] = _percent(value.broken_in[tries])
+            row["always right"] = with_interval(value.always, value.always_interval)
+            row[f"lost in {tries}"] = with_interval(
+                value.broken_in[tries], value.broken_in_intervals[tries]
+            )
+        if budgeted:  # such a figure means nothing without it
+            row["gradients"] = _spent(value)
         if claimed:
             row["claimed"] = "" if value.claimed is None else _percent(value.claimed)
         rows.append(row)
@@ -39,11 +44,19 @@ def detail_rows(result: Evaluation) -> list[Row]:
                 "worst class": f"{worst} {_percent(value.per_class[worst])}",
                 "calibration": _percent(value.calibration_error),
                 "ms a draw": f"{1000 * value.seconds_a_prediction:.2f}",
-                "gradients": f"{value.gradients:.0f}" if value.gradients else "",
+                "gradients": _spent(value),
+                "evaluations": f"{value.evaluations:.0f}" if value.evaluations else "",
                 "seconds": f"{value.seconds:.1f}",
             }
         )
     return rows
+
+
+def _spent(value: Accuracy) -> str:
+    """Return the gradients that an image took, and how many it might have taken."""
+    budget = (value.settings or {}).get("budget")
+    spent = f"{value.gradients:.0f}" if value.gradients else ""
+    return spent if budget is None else f"{spent or 0} of {budget}"
 
 
 def _values(result: Evaluation) -> dict[str, Accuracy]:

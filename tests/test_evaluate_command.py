@@ -1,0 +1,249 @@
+"""The commands that measure: sets that are whole, tables that tell all, words for bad input."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from enresnet import progress
+from enresnet.attacks import PGD
+from enresnet.cli import main
+from enresnet.data.adversarial import AdversarialSet, eight_bit, load_adversarial_set
+from enresnet.evaluation import evaluate
+from enresnet.evaluation.journal import Journal, remove_journal
+from problems import SmallNet, random_problem, seeded
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+IMAGES, LABELS = random_problem((40, 3, 8, 8))
+
+MODULE = """
+import torch
+from enresnet.models import create_model
+
+def noisy():
+    generator = torch.Generator().manual_seed(0)
+    return create_model("en1_resnet8", num_classes=10, in_channels=1, generator=generator).eval()
+
+def other():
+    generator = torch.Generator().manual_seed(1)
+    return create_model("en1_resnet8", num_classes=10, in_channels=1, generator=generator).eval()
+"""
+SMALL = ["--data", "digits", "--limit", "24", "--batch-size", "8", "--draws", "2"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(MODULE)
+    return tmp_path
+
+
+def run(*words):
+    return main(["evaluate", "net:noisy", *SMALL, "--out", "out", *words])
+
+
+class StoppedError(Exception):
+    """Stands for the end of a process."""
+
+
+def stop_after(monkeypatch, number):
+    """Let an evaluation end after so many pieces of work."""
+    from enresnet.evaluation.work import Work
+
+    original, done = Work._compute, []
+
+    def counted(self, unit, *rest):
+        if len(done) == number:
+            raise StoppedError
+        done.append(unit)
+        return original(self, unit, *rest)
+
+    monkeypatch.setattr(Work, "_compute", counted)
+
+
+class TestSavedSets:
+    @pytest.mark.parametrize("png", [False, True])
+    def test_a_resumed_evaluation_saves_whole_sets(self, png, monkeypatch):
+        options = ["--attacks", "fgsm", "--epsilon", "0.1"]
+        saving = ["--save", "sets", *(["--png"] if png else [])]
+        with monkeypatch.context() as patch:
+            stop_after(patch, 5)  # three clean batches and two attacked ones
+            with pytest.raises(StoppedError):
+                run(*options)
+        assert run(*options, *saving) == 0
+        assert len(load_adversarial_set(Path("sets/fgsm"))) == 24
+        kept = json.loads(Path("out/evaluation.json").read_text())["best at epsilon 0.1"]
+        shutil.rmtree("out")
+        assert main(["evaluate", "net:noisy", *SMALL, "--out", "again", *options]) == 0
+        alone = json.loads(Path("again/evaluation.json").read_text())["best at epsilon 0.1"]
+        assert kept["robust"]["fgsm"]["accuracy"] == alone["robust"]["fgsm"]["accuracy"]
+        if png:
+            assert kept["robust"]["fgsm_8bit"]["images"] == 24
+
+    def test_another_evaluations_set_is_left_alone(self, capsys):
+        options = ["--attacks", "fgsm", "--save", "sets"]
+        assert run(*options) == 0
+        about = json.loads(Path("sets/fgsm/set.json").read_text())
+        assert (about["count"], about["seed"], about["limit"], about["batch_size"]) == (
+            24,
+            0,
+            24,
+            8,
+        )
+        for words, name in (
+            (["--seed", "1"], "seed"),
+            (["--limit", "16"], "limit"),
+            (["--batch-size", "12"], "batch_size"),
+            (["--eot", "2"], "settings"),
+        ):
+            assert run(*options, *words) == 2
+            error = capsys.readouterr().err
+            assert "holds a set made otherwise" in error
+            assert name in error
+
+    def test_gaps_are_named(self):
+        images = torch.rand(6, 1, 4, 4, generator=seeded())
+        labels = torch.arange(6) % 2
+        for kind in ("float32", "png"):
+            folder = Path(kind)
+            made = AdversarialSet(folder, classes="ab", about={"count": 6}, kind=kind)
+            made.write(0, images[:3], labels[:3], images[:3])
+            assert made.has(0, labels[:3])
+            assert not made.has(3, labels[3:])
+            with pytest.raises(ValueError, match="is not whole: images 3 to 5 are missing"):
+                load_adversarial_set(folder)
+            made.write(3, images[3:], labels[3:], images[3:])
+            assert len(load_adversarial_set(folder)) == 6
+        (folder / "0000" / "00000002.png").unlink()
+        with pytest.raises(ValueError, match="is not whole: images 2 to 2 are missing"):
+            load_adversarial_set(folder)
+
+
+class TestEightBits:
+    @pytest.mark.parametrize("levels", [16, 7, 255])
+    @pytest.mark.parametrize("epsilon", [0.2, 8 / 255, 2.5 / 255, 1 / 255, 0.6 / 255])
+    def test_images_off_the_levels_stay_in_the_ball(self, levels, epsilon):
+        generator = seeded(levels)
+        clean = torch.randint(levels + 1, (30, 1, 8, 8), generator=generator) / levels
+        change = torch.randn(clean.shape, generator=generator).sign()
+        change *= torch.rand(clean.shape, generator=generator).round(decimals=1)
+        moved = (clean + epsilon * change).clamp(0, 1)
+        rounded = eight_bit(moved, clean, epsilon=epsilon) / 255
+        assert (rounded - clean).abs().max() <= epsilon + 5e-6
+        assert (rounded - moved).abs().max() < 1.001 / 255
+        unchanged = change == 0
+        assert (rounded - clean)[unchanged].abs().max() <= 0.501 / 255  # the nearest
+
+    def test_in_l2_too(self):
+        generator = seeded()
+        clean = torch.randint(17, (30, 1, 8, 8), generator=generator) / 16
+        moved = (clean + 0.02 * torch.randn(clean.shape, generator=generator)).clamp(0, 1)
+        sizes = (moved - clean).flatten(1).norm(dim=1)
+        radius = float(sizes.max())
+        rounded = eight_bit(moved, clean, epsilon=radius, norm="l2") / 255
+        assert (rounded - clean).flatten(1).norm(dim=1).max() <= radius + 1e-5
+        assert (rounded - clean).flatten(1).norm(dim=1).mean() > 0.8 * sizes.mean()
+
+    def test_a_radius_without_levels_is_refused_before_any_work(self, capsys):
+        words = ["--attacks", "fgsm", "--epsilon", "0.3/255", "--save", "sets", "--png"]
+        assert run(*words) == 2
+        assert "keep the set in float32" in capsys.readouterr().err
+        assert not Path("out/evaluation.json").exists()
+
+
+class TestTables:
+    def test_the_budget_stands_beside_the_figure(self, capsys):
+        files = ["--markdown", "t.md", "--latex", "t.tex"]
+        words = ["--data", "digits", "--limit", "4", "--draws", "2", "--out", "out"]
+        attack = ["--attacks", "strongest", "--budget", "100"]
+        assert main(["evaluate", "net:noisy", *words, *attack, *files]) == 0
+        assert "of 100" in capsys.readouterr().out
+        first, details = Path("t.md").read_text().split("\n\n|")
+        assert "| gradients |" in first
+        assert "of 100 |" in first
+        assert "evaluations" in details
+        assert "of 100" in Path("t.tex").read_text()
+        kept = json.loads(Path("out/evaluation.json").read_text())["best"]["robust"]["strongest"]
+        assert kept["settings"]["budget"] == 100
+        assert kept["circumstances"]["hardware"]["processor"] not in ("", "x86_64")
+
+    def test_transfer_tells_how_to_repeat_it(self):
+        models = ["--oracle", "net:noisy", "--target", "net:other"]
+        files = ["--json", "t.json", "--markdown", "t.md", "--latex", "t.tex"]
+        assert main(["transfer", *models, "--attacks", "fgsm", *SMALL, *files]) == 0
+        values = json.loads(Path("t.json").read_text())
+        assert len(set(values["weights"].values())) == 2
+        assert values["attacks"]["fgsm"]["epsilon"] == 8 / 255
+        assert {"processor", "threads"} <= set(values["hardware"])
+        assert {"torch", "enresnet", "python"} == set(values["versions"])
+        assert (values["seed"], values["draws"], values["limit"]) == (0, 2, 24)
+        assert Path("t.md").read_text().startswith("| made against | net.other |")
+        assert r"\toprule" in Path("t.tex").read_text()
+        assert not Path("transfer.journal").exists()
+
+    @pytest.mark.parametrize("command", ["evaluate", "transfer"])
+    def test_no_draws_at_all_are_refused(self, command, capsys):
+        models = ["net:noisy"] if command == "evaluate" else ["--matrix", "net:noisy", "net:other"]
+        assert main([command, *models, *SMALL, "--eot", "0"]) == 2
+        assert "eot must be at least 1, found 0" in capsys.readouterr().err
+
+
+class TestJournals:
+    def test_a_kill_while_the_header_is_written(self, tmp_path):
+        folder = tmp_path / "j"
+        folder.mkdir()
+        (folder / f".header.json.{os.getpid()}.0123abcd.tmp").write_text("{")
+        Journal(folder, {"a": 1}).start()
+        assert json.loads((folder / "header.json").read_text()) == {"a": 1}
+
+    def test_a_kill_while_the_journal_is_removed(self, tmp_path, monkeypatch):
+        folder = tmp_path / "j"
+        Journal(folder, {"a": 1}).start()
+
+        def killed(*_, **__):
+            raise StoppedError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(shutil, "rmtree", killed)
+            with pytest.raises(StoppedError):
+                remove_journal(folder)
+        assert not folder.exists()
+        Journal(folder, {"b": 2}).start()  # another evaluation is not held up
+        remove_journal(folder)
+        assert not list(tmp_path.glob("*j*"))
+
+
+def test_progress_moves_within_a_batch(monkeypatch, capsys):
+    """And without a terminal a line is printed now and then."""
+    monkeypatch.setattr(progress, "BETWEEN", 0.0)
+    attack = PGD(steps=5, generator=seeded())
+    evaluate(SmallNet().eval(), (IMAGES, LABELS), [attack], batch_size=40)
+    lines = [line for line in capsys.readouterr().err.splitlines() if "pgd5" in line]
+    assert len(lines) > 4
+    assert " left" in lines[0]
+    shares = [int(line.split(", ")[1].removesuffix(" %")) for line in lines]
+    assert shares == sorted(shares)
+    assert shares[-1] == 100
+    assert len(set(shares)) > 4
+    evaluate(SmallNet().eval(), (IMAGES, LABELS), [attack], progress=False)
+    assert capsys.readouterr().err == ""
+
+
+class Moody(torch.nn.Module):
+    """Noisy for bright images alone."""
+
+    def forward(self, images):
+        bright = images.mean(dim=(1, 2, 3)) > 0.6
+        logits = images.flatten(1)[:, :4]
+        return logits + bright[:, None] * torch.randn(logits.shape)
+
+
+def test_noise_that_comes_later_is_seen():
+    images = IMAGES.clone()
+    images[16:] = images[16:] * 0.2 + 0.8
+    value = evaluate(Moody(), (images, LABELS), draws=4, batch_size=16).natural
+    assert value.draws == 4
+    assert not value.deterministic

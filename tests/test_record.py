@@ -1,0 +1,221 @@
+"""Results on disk: nothing is overwritten by less, compared with other, or taken for another's."""
+
+import functools
+import json
+import sys
+import types
+
+import pytest
+import torch
+from torch import nn
+
+from enresnet.attacks import FGSM, IFGSM
+from enresnet.evaluation import evaluate
+from enresnet.evaluation.digest import digest_of, identify
+from enresnet.evaluation.record import Record
+from enresnet.models import create_model
+from problems import SmallNet, random_problem, seeded
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+IMAGES, LABELS = random_problem((40, 3, 8, 8))
+SHAPE = IMAGES.shape[1:]
+
+
+def result(attack=None, limit=40, network=None, draws=3):
+    network = network or SmallNet().eval()
+    attacks = [attack or FGSM(epsilon=0.1)]
+    return evaluate(network, (IMAGES, LABELS), attacks, limit=limit, seed=0, draws=draws)
+
+
+def facts(**changes):
+    about = {"model": "m", "weights": "w1", "data_name": "d", "checkpoint": "best", "epsilon": 0.1}
+    return {**about, **changes}
+
+
+def add(record, found, data="all", section="best", **changes):
+    return record.add(section, found, data=data, circumstances=facts(**changes))
+
+
+class TestKeeping:
+    def test_fewer_images_do_not_replace_more(self, tmp_path):
+        record = Record(tmp_path)
+        assert add(record, result()) == []
+        said = add(record, result(limit=8))
+        assert len(said) == 2
+        assert "kept fgsm on 40 images, now on 8" in said[1]
+        kept = record.sections()["best"]
+        assert kept["natural"]["images"] == kept["robust"]["fgsm"]["images"] == 40
+        scores, _ = record._scores()
+        assert {len(value) for value in scores.values()} == {40}
+        assert add(record, result()) == []
+
+    def test_other_settings_are_told_of(self, tmp_path):
+        record = Record(tmp_path)
+        add(record, result())
+        (word,) = add(record, result(FGSM(epsilon=0.2)))
+        assert "replaced fgsm" in word
+        assert "epsilon=0.1" in word
+        assert "epsilon=0.2" in word
+
+    def test_other_images_have_sections_of_their_own(self, tmp_path):
+        record = Record(tmp_path)
+        add(record, result())
+        before = record.sections()["best"]
+        add(record, result(limit=39), data="others", data_name="sets/fgsm")
+        assert record.sections()["best"] == before
+        assert record.sections()["best on sets/fgsm"]["natural"]["images"] == 39
+        add(record, result(limit=38), data="thirds", data_name="sets/fgsm")
+        assert len(record.sections()) == 3
+
+    def test_results_of_other_weights_are_put_aside(self, tmp_path):
+        record = Record(tmp_path)
+        add(record, result())
+        before = record.path.read_text()
+        (word,) = add(record, result(limit=8), weights="w2")
+        assert "evaluation.w1-1.json" in word
+        assert (tmp_path / "evaluation.w1-1.json").read_text() == before
+        assert (tmp_path / "evaluation.w1-1.safetensors").is_file()
+        assert record.sections()["best"]["natural"]["images"] == 8
+
+
+class TestComparing:
+    def pair(self, tmp_path, *results):
+        records = [Record(tmp_path / name) for name in "ab"]
+        for record, found in zip(records, results, strict=True):
+            record.folder.mkdir()
+            add(record, found)
+        return records[0].compare("best", records[1], "best")
+
+    @pytest.mark.parametrize(
+        ("one", "two", "word"),
+        [
+            (IFGSM(epsilon=0.1), IFGSM(epsilon=0.2), "epsilon 0.1 and 0.2"),
+            (IFGSM(epsilon=0.1), IFGSM(epsilon=0.1 + 1e-9), "epsilon 0.1 and 0.100000001"),
+            (IFGSM(step_size=0.1), IFGSM(step_size=0.2), "step_size 0.1 and 0.2"),
+        ],
+    )
+    def test_other_settings_are_not_compared(self, tmp_path, one, two, word):
+        found, skipped = self.pair(tmp_path, result(one), result(two))
+        assert list(found) == ["natural"]
+        assert word in skipped["ifgsm20"]
+
+    def test_draws_and_eot_matter_to_a_random_model_alone(self, tmp_path):
+        noisy = [SmallNet(noise=0.2, seed=seed).eval() for seed in (0, 1)]
+        few = result(FGSM(eot=1), network=noisy[0], draws=2)
+        many = result(FGSM(eot=5), network=noisy[1], draws=4)
+        found, skipped = self.pair(tmp_path, few, many)
+        assert not found
+        assert skipped["natural"] == "draws 2 and 4"
+        assert skipped["fgsm"] == "draws 2 and 4, eot 1 and 5"
+        fixed = result(FGSM(eot=1))
+        (tmp_path / "c").mkdir()
+        found, skipped = self.pair(tmp_path / "c", fixed, many)
+        assert set(found) == {"natural", "fgsm"}
+        assert not skipped
+
+    def test_files_without_settings_are_not_compared(self, tmp_path):
+        one, two = result(), result()
+        object.__setattr__(one.robust["fgsm"], "settings", None)
+        found, skipped = self.pair(tmp_path, one, two)
+        assert list(found) == ["natural"]
+        assert "evaluate again" in skipped["fgsm"]
+
+
+class Scaled(nn.Module):
+    """A plain attribute decides what it answers."""
+
+    def __init__(self, factor, note=None):
+        super().__init__()
+        self.inner, self.factor, self.note = SmallNet(), factor, note
+
+    def forward(self, images):
+        return self.inner(images) * self.factor
+
+
+def closure(network, scale=1.0):
+    return lambda images: scale * network(images)
+
+
+NETWORK = SmallNet().eval()
+
+
+def by_global(images):
+    return NETWORK(images)
+
+
+class Opaque:
+    """Stands for a session of another library, which shows nothing of itself."""
+
+    __slots__ = ("network",)
+
+    def __init__(self, network):
+        self.network = network
+
+    def __call__(self, images):
+        return self.network(images)
+
+
+class TestModelsAreToldApart:
+    def test_plain_attributes_count(self):
+        assert digest_of(Scaled(1)) == digest_of(Scaled(1))
+        assert digest_of(Scaled(1)) != digest_of(Scaled(2))
+        assert digest_of(Scaled(1, note=[1, {"a": 2}])) != digest_of(Scaled(1, note=[1, {"a": 3}]))
+        assert digest_of(Scaled(1, note=torch.ones(2))) != digest_of(Scaled(1, note=torch.zeros(2)))
+
+    def test_functions_are_known_by_what_they_hold(self):
+        one, two = SmallNet(seed=1).eval(), SmallNet(seed=2).eval()
+        assert digest_of(closure(one)) == digest_of(closure(SmallNet(seed=1).eval()))
+        assert digest_of(closure(one)) != digest_of(closure(two))
+        assert digest_of(closure(one)) != digest_of(closure(one, 2.0))
+        assert digest_of(functools.partial(by_global)) != digest_of(by_global)
+
+    def test_functions_are_known_by_the_globals_they_name(self, monkeypatch):
+        before = digest_of(by_global)
+        monkeypatch.setattr(sys.modules[__name__], "NETWORK", SmallNet(seed=5).eval())
+        assert digest_of(by_global) != before
+
+    def test_code_counts(self):
+        def module(body):
+            made = types.ModuleType("made")
+            exec(f"def model(x):\n    return {body}", made.__dict__)
+            return made.model
+
+        assert digest_of(module("x + 1")) == digest_of(module("x + 1"))
+        assert digest_of(module("x + 1")) != digest_of(module("x - 1"))
+        assert digest_of(module("x + 1")) != digest_of(module("x + 2"))
+
+    def test_what_cannot_be_seen_must_answer(self):
+        one, two = (Opaque(SmallNet(seed=seed).eval()) for seed in (1, 2))
+        assert digest_of(one) == digest_of(two)
+        assert digest_of(one, SHAPE) != digest_of(two, SHAPE)
+        assert not identify(one, SHAPE).blind
+        assert identify(Opaque(SmallNet(noise=0.5)), SHAPE).blind
+
+    def test_noise_does_not_count_where_it_stands(self):
+        network = create_model("en2_resnet8", num_classes=4, generator=seeded()).eval()
+        before = digest_of(closure(network)), digest_of(network)
+        network(torch.rand(2, 3, 16, 16))
+        assert (digest_of(closure(network)), digest_of(network)) == before
+
+    def test_a_journal_does_not_mix_two(self, tmp_path):
+        options = {"seed": 0, "journal": tmp_path / "j"}
+        evaluate(closure(SmallNet(seed=1).eval()), (IMAGES, LABELS), **options)
+        with pytest.raises(FileExistsError, match="targets"):
+            evaluate(closure(SmallNet(seed=2).eval()), (IMAGES, LABELS), **options)
+        evaluate(closure(SmallNet(seed=1).eval()), (IMAGES, LABELS), **options)
+
+    def test_a_journal_of_a_model_that_nothing_tells_apart_is_not_resumed(self, tmp_path):
+        options = {"seed": 0, "draws": 2, "journal": tmp_path / "j"}
+        evaluate(Opaque(SmallNet(noise=0.5)), (IMAGES, LABELS), **options)
+        with pytest.raises(ValueError, match="remove the journal"):
+            evaluate(Opaque(SmallNet(noise=0.5)), (IMAGES, LABELS), **options)
+
+
+def test_the_journal_knows_settings_to_the_last_digit(tmp_path):
+    options = {"seed": 0, "journal": tmp_path / "j", "limit": 8}
+    evaluate(SmallNet(), (IMAGES, LABELS), [FGSM(epsilon=0.03)], **options)
+    with pytest.raises(FileExistsError, match="attacks"):
+        evaluate(SmallNet(), (IMAGES, LABELS), [FGSM(epsilon=0.0300001)], **options)
+    header = json.loads((tmp_path / "j" / "header.json").read_text())
+    assert header["attacks"]["fgsm"]["epsilon"] == 0.03
+    assert "8/255" in repr(FGSM())
