@@ -6,8 +6,11 @@ from pathlib import Path
 
 import tyro
 
+from enresnet import checks
+from enresnet.cli.circumstances import hardware, versions
 from enresnet.cli.output import Ratio, print_table, write_json, write_picture
 from enresnet.cli.subjects import open_subject
+from enresnet.evaluation.digest import digest_of
 from enresnet.evaluation.masking import diagnose
 from enresnet.files import writable
 from enresnet.report.figures import diagnosis_figure
@@ -52,6 +55,8 @@ def command(
     for path in (json, picture):
         if path is not None:
             writable(path)
+    if eot is not None:
+        checks.integer("eot", eot, low=1)
     subject = open_subject(model, checkpoint=checkpoint)
     name, images = subject.images(data)
     result = diagnose(
@@ -67,7 +72,18 @@ def command(
         natural=None if natural is None else open_subject(natural).model,
         seed=seed,
     )
-    write_json(json, result.to_json())
+    facts = {
+        "model": subject.name,
+        "weights": digest_of(subject.model),
+        "images_of": name,
+        "oracles": list(oracle),
+        "natural": natural,
+        "queries": queries,
+        "batch_size": batch_size,
+        "versions": versions(),
+        "hardware": hardware(),
+    }
+    write_json(json, {**facts, **result.to_json()})
     if picture is None:
         subject.folder.mkdir(parents=True, exist_ok=True)
         picture = subject.folder / "diagnosis.png"
