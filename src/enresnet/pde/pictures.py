@@ -228,10 +228,10 @@ def classifier_surfaces(study: ClassifierStudy) -> Figure:
         pair = (row.agreement.network, row.agreement.spectral)
         for axes, values in zip(panels[:, column], pair, strict=True):
             shown = _surface(axes, study.line, values.T.numpy())
-            for label, colour in ((0, "#10306b"), (1, "#7a1010")):
+            for label, colour, edge in ((0, "white", "black"), (1, "black", "white")):
                 chosen = study.points[study.labels == label]
                 axes.scatter(
-                    chosen[:, 0], chosen[:, 1], s=6, color=colour, edgecolors="w", linewidths=0.3
+                    chosen[:, 0], chosen[:, 1], s=8, color=colour, edgecolors=edge, linewidths=0.4
                 )
         panels[0][column].set_title(
             f"$\\sigma = {row.sigma:g}$: clean {100 * row.natural:.1f} %, attacked "
@@ -246,8 +246,8 @@ def classifier_surfaces(study: ClassifierStudy) -> Figure:
     _caption(
         figure,
         f"Two {study.data}, {study.layers} layers, attacks of {study.epsilon:g} a coordinate. "
-        "Noise widens the white band between the classes;\nthe network and its equation show one "
-        "surface.",
+        "Points are the training data, white those of class 0.\nNoise widens the white band between "
+        "the classes; the network and its equation show one surface.",
     )
     return figure
 
