@@ -246,8 +246,8 @@ def classifier_surfaces(study: ClassifierStudy) -> Figure:
     _caption(
         figure,
         f"Two {study.data}, {study.layers} layers, attacks of {study.epsilon:g} a coordinate. "
-        "Points are the training data, white those of class 0.\nNoise widens the white band between "
-        "the classes; the network and its equation show one surface.",
+        "Points are the training data, white those of class 0.\nNoise widens the white band "
+        "between the classes; the network and its equation show one surface.",
     )
     return figure
 
