@@ -164,7 +164,7 @@ class TestTables:
         first, details = Path("t.md").read_text().split("\n\n|")
         assert "| gradients |" in first
         assert "of 100 |" in first
-        assert "evaluations" in details
+        assert "passes" in details
         assert "of 100" in Path("t.tex").read_text()
         kept = json.loads(Path("out/evaluation.json").read_text())["best"]["robust"]["strongest"]
         assert kept["settings"]["budget"] == 100

@@ -42,10 +42,10 @@ def detail_rows(result: Evaluation) -> list[Row]:
             {
                 "images": name,
                 "worst class": f"{worst} {_percent(value.per_class[worst])}",
-                "calibration": _percent(value.calibration_error),
+                "ECE": _percent(value.calibration_error),
                 "ms a draw": f"{1000 * value.seconds_a_prediction:.2f}",
                 "gradients": _spent(value),
-                "evaluations": f"{value.evaluations:.0f}" if value.evaluations else "",
+                "passes": f"{value.evaluations:.0f}" if value.evaluations else "",
                 "seconds": f"{value.seconds:.1f}",
             }
         )
