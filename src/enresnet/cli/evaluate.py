@@ -245,8 +245,8 @@ def _tell(
     print_table(rows, title=title, caption=caption)
     print_table(
         details,
-        caption="ECE: expected calibration error, in points; gradients and forward passes are those "
-        f"that the attack took, in the mean over images. Kept in {subject.record.path}",
+        caption="ECE: expected calibration error, in points; gradients and forward passes are "
+        f"those that the attack took, in the mean over images. Kept in {subject.record.path}",
     )
     write_json(json, {**result.to_json(), **facts})
     text = f"{title}. {caption}"
