@@ -11,6 +11,7 @@ from enresnet.pde import verify as verification
 from enresnet.pde.classifier import (
     HALF_WIDTH,
     OnImages,
+    exhaustive_accuracy,
     spectral_surface,
     study_classifier,
     to_images,
@@ -61,6 +62,8 @@ def test_the_sigmas_of_the_study_and_their_accuracies(study):
         assert 0.5 < row.robust < row.natural
         assert row.gain == pytest.approx(row.robust - study.rows[0].robust)
         assert row.gain_error is None
+        # PGD finds nearly all that a search of the whole box finds, on the equation's surface
+        assert row.agreement.exhaustive == pytest.approx(row.robust, abs=0.04)
 
 
 @pytest.mark.slow
@@ -91,6 +94,16 @@ def test_the_surface_without_velocity_is_the_heat_equation():
     middle = float(grid.points[place] @ flow.head + flow.bias)
     exact = (torch.sigmoid(middle + slope * nodes) * weights).sum() / weights.sum()
     assert float(spectral_surface(flow, grid)[place]) == pytest.approx(float(exact), abs=1e-4)
+
+
+def test_the_whole_box_is_searched():
+    grid = Grid(size=64, length=12.0, origin=-6.0)
+    surface = torch.sigmoid(8 * grid.points[..., 0].clamp(-3, 3))  # class 1 on the right
+    points = torch.tensor([[0.3, 0.0], [0.1, 0.5], [-0.3, 0.2], [-0.1, 1.0]]).double()
+    labels = torch.tensor([1, 1, 0, 0])
+    assert exhaustive_accuracy(grid, surface, points, labels, 0.2) == 0.5
+    assert exhaustive_accuracy(grid, surface, points, labels, 0.05) == 1
+    assert exhaustive_accuracy(grid, surface, points, 1 - labels, 0.05) == 0
 
 
 def test_images_are_points():
@@ -170,6 +183,7 @@ def test_bad_input_leaves_nothing_behind(tmp_path, capsys):
         (["figure4", "--trap", "--frozen"], "found frozen with it"),
         (["figure4", "--trap", "--diffusions", "10"], "found diffusions with it"),
         (["theorems", "--seed=-1"], "seed must be at least 0"),
+        (["mlmc", "--trainings", "0"], "trainings must be at least 1"),
         (["classifier", "--data"], "data must be one at least"),
         (["verify", "--dpi", "0"], "dpi must be at least 1"),
         (["figure4", "--sigmas=-1"], "sigma must be"),

@@ -6,13 +6,20 @@ import pytest
 import torch
 
 from enresnet.pde import Grid, feynman_kac, solve_rough
-from enresnet.pde.figure4 import draw_problem, figure4, level_distance, spectrum
+from enresnet.pde.figure4 import (
+    draw_problem,
+    figure4,
+    level_distance,
+    plain_spectral,
+    spectrum,
+)
 from enresnet.pde.grid import overshoot
 from enresnet.pde.semi_lagrangian import (
     SMOOTH_FACTOR,
     GaussianChain,
     bilinear,
     continued,
+    diffusion_times,
     refinement,
 )
 from enresnet.pde.verify import along_characteristics
@@ -78,6 +85,18 @@ def test_the_claims_of_the_text_on_a_small_grid(frozen):
         assert getattr(none, name) > getattr(little, name) > getattr(much, name)
     assert none.distance < little.distance < much.distance
     assert none.gradient > result.terminal_row.gradient
+
+
+def test_diffusion_acts_often_enough():
+    """Twice as often changes next to nothing, the fine waves included."""
+    few, many = (
+        figure4(size=32, steps=400, sigmas=(0.1,), diffusions=times).rows[0] for times in (100, 200)
+    )
+    assert few.gradient == pytest.approx(many.gradient, rel=0.01)
+    assert few.fine_share == pytest.approx(many.fine_share, rel=0.3)
+    assert diffusion_times(Grid(size=128), 0.1, steps=1000, diffusions=None) == 250
+    assert diffusion_times(Grid(size=128), 0.01, steps=1000, diffusions=None) == 50
+    assert diffusion_times(Grid(size=128), 0.001, steps=1000, diffusions=None) < 10
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -159,3 +178,13 @@ def test_bad_input(change, message):
         solve_rough(**{**good, **change})
     with pytest.raises(ValueError, match="must differ"):
         figure4(sigmas=(0.1, 0.1))
+    with pytest.raises(ValueError, match="must differ"):
+        plain_spectral(sigmas=(0.1, 0.1))
+    with pytest.raises(ValueError, match=r"sigma must be at least 0.0003.*found 0.0001"):
+        figure4(sigmas=(0.0001,))
+    with pytest.raises(ValueError, match=r"sigma must be at least 0.0023.*acts 50 times"):
+        figure4(sigmas=(0.001,), diffusions=50)
+    with pytest.raises(ValueError, match="steps must be even"):
+        figure4(steps=101)
+    with pytest.raises(ValueError, match="take at least 23 steps"):
+        plain_spectral(size=16, steps=20)

@@ -121,7 +121,7 @@ def test_both_ways_keep_the_wanted_error(levels):
 
 def test_the_variance_of_a_level_falls_as_the_step_squared(levels):
     assert levels.variance_order == pytest.approx(2, abs=0.2)
-    assert levels.multilevel_order < levels.plain_order - 0.8
+    assert levels.multilevel_growth < 0.1 * levels.plain_growth
 
 
 def test_levels_telescope():
@@ -143,6 +143,8 @@ def test_bad_input_of_levels():
         Sampler(velocity, terminal, POINT[0], sigma=-0.5)
     with pytest.raises(ValueError, match="epsilons must be at least two and differ"):
         study_multilevel(epsilons=(0.1, 0.1))
+    with pytest.raises(ValueError, match="steps must be even"):
+        study_particles(steps=33)
     with pytest.raises(ValueError, match="depths must double"):
         study_depths(depths=(4, 9))
 
@@ -186,4 +188,6 @@ def test_sums_are_taken_batch_by_batch(monkeypatch):
 def test_a_network_converges_to_the_transport_equation_and_training_solves_the_control_problem():
     study = study_characteristics(iterations=100)
     assert study.order == pytest.approx(1, abs=0.1)
-    assert study.residuals[-1] < 0.3 * study.residuals[0]
+    assert study.residuals[0] > 0.4
+    assert study.residuals[-1] < 0.1
+    assert study.largest_residual < 0.5

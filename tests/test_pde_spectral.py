@@ -36,7 +36,9 @@ def test_exact_solutions(problem, steps):
 @pytest.mark.parametrize(
     ("problem", "steps"),
     [
+        (constant_velocity(32, dimensions=1), [20, 40]),
         (constant_velocity(32), [20, 40]),
+        (constant_velocity(20, dimensions=3), [20, 40]),
         (manufactured(32), [20, 40]),
         (manufactured(32, backward=False), [20, 40]),
         (rotation(160), [50, 100]),
@@ -130,6 +132,24 @@ def test_a_velocity_that_grows_with_time_is_told_its_largest_stable_step():
     assert steps == math.ceil(1 / largest)
     solve_forward(grid, wind, values, sigma=0.1, steps=steps)
     solve_backward(grid, wind, values, sigma=0.1, steps=steps)
+
+
+def test_an_unstable_moment_that_only_the_first_look_sees():
+    grid = Grid(size=32, length=2 * math.pi, dimensions=1)
+    values = grid.points.squeeze(-1).cos()
+
+    def gust(points, time):
+        return (500.0 if time == 1 / 16 else 1.0) * torch.ones_like(points)
+
+    with pytest.raises(ValueError, match="take at least 1768 steps"):
+        solve_forward(grid, gust, values, sigma=0.1, steps=129)
+
+
+@pytest.mark.slow
+def test_the_trap_without_the_two_thirds_rule_in_full():
+    found = plain_spectral(frozen=True, dealias=False).largest
+    assert found[0.0] > 1e50
+    assert found[0.01] > 1e50
 
 
 def test_the_trap_of_figure_4_is_real():

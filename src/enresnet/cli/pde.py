@@ -84,8 +84,8 @@ class Figure4(Study):
     """Diffusion coefficients."""
     frozen: bool = False
     """Draw the velocity once for all times."""
-    diffusions: int = 50
-    """How often diffusion acts between the characteristics."""
+    diffusions: int | None = None
+    """How often diffusion acts between the characteristics; by default as often as is cheap."""
     trap: bool = False
     """Show instead how plain pseudo-spectral steps fail on a velocity drawn at each point."""
     device: str = "cpu"
@@ -194,15 +194,16 @@ class Mlmc(Study):
 
     def run(self) -> Findings:
         """Measure and print."""
+        checks.integer("trainings", self.trainings, low=1)
         study = studies.study_multilevel(
             epsilons=self.epsilons, repetitions=self.repetitions, seed=self.seed
         )
         print_table(
             tables.level_rows(study),
             title="multi-level Monte Carlo",
-            caption=f"Cost grows as error^-{study.multilevel_order:.2f} with levels and as "
-            f"error^-{study.plain_order:.2f} without; the variance of a level falls as "
-            f"step^{study.variance_order:.2f}.",
+            caption=f"From the largest wanted error to the smallest the cost grows "
+            f"{study.multilevel_growth:,.0f} times with levels and {study.plain_growth:,.0f} times "
+            f"without. The variance of a level falls as step^{study.variance_order:.2f}.",
         )
         depths = depth_levels.study_depths(trainings=self.trainings, seed=self.seed)
         print_table(

@@ -27,6 +27,7 @@ from enresnet import checks
 from enresnet.attacks import PGD
 from enresnet.pde.flow import Flow, train
 from enresnet.pde.grid import Grid, overshoot
+from enresnet.pde.semi_lagrangian import bilinear
 from enresnet.pde.spectral import check_sigmas, largest_stable_step, solve_backward
 from enresnet.pde.theorems import window
 from enresnet.progress import progress_bar
@@ -99,6 +100,7 @@ class Agreement:
     monte_carlo: float  # root mean square standard error of the network's surface
     steepest: float  # largest |grad u| of the spectral solution
     overshoot: float  # of the spectral solution beyond the range of f
+    exhaustive: float  # its accuracy under a search of the whole box about each test point
 
     def to_json(self) -> dict[str, float]:
         """Return the numbers, without the surfaces."""
@@ -116,6 +118,7 @@ class Row:
     residual: float
     natural: float
     robust: float
+    naturals: list[float]
     robusts: list[float]
     gains: list[float]
     agreement: Agreement
@@ -210,7 +213,8 @@ def study_classifier(
                 networks.append(_trained(flow, data, iterations, epsilon, draws, own))
                 advance(1, f"sigma = {sigma:g}")
                 if repeat == 0:
-                    agreements.append(_agreement(flow, grid, draws, substeps))
+                    tests = two_dimensional(data, TEST_POINTS, seed=own + 1)
+                    agreements.append(_agreement(flow, grid, draws, substeps, tests, epsilon))
                     advance(1)
     points, labels = two_dimensional(data, TRAINING_POINTS, seed=seed)
     rows = [
@@ -219,6 +223,7 @@ def study_classifier(
             mean(network.residual for network in networks),
             mean(network.natural for network in networks),
             mean(network.robust for network in networks),
+            [network.natural for network in networks],
             [network.robust for network in networks],
             [one.robust - first.robust for one, first in zip(networks, found[0], strict=True)],
             agreement,
@@ -258,7 +263,14 @@ def _inside(grid: Grid) -> slice:
     return slice(edge, grid.size - edge + 1)
 
 
-def _agreement(flow: Flow, grid: Grid, draws: int, substeps: int) -> Agreement:
+def _agreement(
+    flow: Flow,
+    grid: Grid,
+    draws: int,
+    substeps: int,
+    tests: tuple[Tensor, Tensor],
+    epsilon: float,
+) -> Agreement:
     inside = _inside(grid)
     places = grid.points[inside, inside]
     whole = spectral_surface(flow, grid)
@@ -277,7 +289,24 @@ def _agreement(flow: Flow, grid: Grid, draws: int, substeps: int) -> Agreement:
         _rms(error),
         float(steepest),
         overshoot(whole, flow.terminal(grid.points)),
+        exhaustive_accuracy(grid, whole, *tests, epsilon),
     )
+
+
+def exhaustive_accuracy(
+    grid: Grid, surface: Tensor, points: Tensor, labels: Tensor, epsilon: float
+) -> float:
+    """Return the accuracy that is left when every change of up to ``epsilon`` may be made.
+
+    The surface u(x, 0) is looked up at 21 x 21 places of the box about each point, which no
+    gradient leads to: what an attack on the network could at best find.
+    """
+    line = torch.linspace(-epsilon, epsilon, 21, dtype=points.dtype)
+    box = torch.cartesian_prod(line, line)
+    reached = (points[:, None] + box).clamp(-HALF_WIDTH, HALF_WIDTH)
+    one = bilinear(grid, surface)(reached)
+    worst = torch.where(labels == 1, one.amin(dim=1), 1 - one.amax(dim=1))
+    return float((worst > 0.5).double().mean())
 
 
 def _rms(values: Tensor) -> float:

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from enresnet.drawing import COLOURS, blank
+from enresnet.drawing import blank
 
 PLAIN, NOISY = "#e8eef7", "#fbe6da"
 
@@ -28,7 +28,7 @@ def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> 
 def _clear(axes: Axes, width: float, height: float, title: str) -> None:
     axes.set_xlim(0, width)
     axes.set_ylim(0, height)
-    axes.set_aspect("equal")
+    axes.set_aspect("equal", anchor="N")
     axes.axis("off")
     axes.set_title(title, fontsize=10)
 
@@ -55,7 +55,7 @@ def _mapping(axes: Axes, title: str, *, noise: bool) -> None:
 def paper_figures() -> Figure:
     """Draw Figures 1a, 1b, 2 and 3a side by side."""
     figure = blank(12.0, 4.3)
-    panels = figure.subplots(1, 4, width_ratios=(1, 1, 1.35, 0.7))
+    panels = figure.subplots(1, 4, width_ratios=(4.4, 4.4, 6.4, 2.6))  # one scale for all
     _mapping(panels[0], "Fig. 1a: residual mapping", noise=False)
     _mapping(panels[1], "Fig. 1b: with noise", noise=True)
     ensemble = panels[2]
@@ -81,6 +81,6 @@ def paper_figures() -> Figure:
         fontsize=8.5,
         x=0.01,
         ha="left",
-        color=COLOURS[0],
+        color="#333",
     )
     return figure

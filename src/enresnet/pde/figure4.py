@@ -23,12 +23,17 @@ from enresnet.pde.grid import Grid, overshoot
 from enresnet.pde.semi_lagrangian import (
     Draws,
     bilinear,
-    check_times,
     continued,
+    diffusion_times,
     refinement,
     solve_rough,
 )
-from enresnet.pde.spectral import check_sigmas, solve_backward
+from enresnet.pde.spectral import (
+    check_sigmas,
+    largest_stable_step,
+    solve_backward,
+    too_few_steps,
+)
 from enresnet.progress import progress_bar
 from enresnet.randomness import named_generator
 
@@ -87,6 +92,14 @@ class Figure4:
         }
 
 
+def distinct(sigmas: Sequence[float]) -> list[float]:
+    """Return the diffusion coefficients if no two are equal."""
+    values: list[float] = check_sigmas(sigmas).tolist()
+    if len(set(values)) < len(values):
+        raise ValueError(f"sigmas must differ, found {values}")
+    return values
+
+
 def draw_problem(grid: Grid, *, seed: int = 0, frozen: bool = False) -> tuple[Draws, Tensor]:
     """Return the velocity and smooth random f from -1 to 1, between the grid points too.
 
@@ -115,7 +128,7 @@ def figure4(
     steps: int = 1000,
     sigmas: Sequence[float] = SIGMAS,
     frozen: bool = False,
-    diffusions: int = 50,
+    diffusions: int | None = None,
     points: int = 20_000,
     seed: int = 0,
     device: str = "cpu",
@@ -123,17 +136,15 @@ def figure4(
     """Solve the problem of Figure 4 for each sigma and measure the solutions.
 
     ``size`` is that of the grid on the unit square, ``steps`` those of time, ``diffusions`` how
-    often diffusion acts, ``points`` how many random points are tried for their distance to the
-    level set. ``frozen`` draws the velocity once rather than for each time step.
+    often diffusion acts (by default as often as is cheap for each sigma), ``points`` how many
+    random points are tried for their distance to the level set. ``frozen`` draws the velocity once
+    rather than for each time step.
     """
     grid = Grid(size=size, device=device)
-    values = check_sigmas(sigmas).tolist()
-    if len(set(values)) < len(values):
-        raise ValueError(f"sigmas must differ, found {values}")
-    for sigma in values:
-        check_times(sigma=sigma, steps=steps, diffusions=diffusions)
+    values = distinct(sigmas)
+    times = {s: diffusion_times(grid, s, steps=steps, diffusions=diffusions) for s in values}
     checks.integer("points", points, low=1)
-    refinements = {s: refinement(grid, s, diffusions) if s > 0 else 1 for s in values}
+    refinements = {s: refinement(grid, s, times[s]) if s > 0 else 1 for s in values}
     velocity, terminal = draw_problem(grid, seed=seed, frozen=frozen)
     places = torch.rand(
         points, 2, generator=named_generator(seed, "level set"), dtype=torch.float64
@@ -142,10 +153,11 @@ def figure4(
     with progress_bar("solving", len(values)) as advance:
         for sigma in values:
             solutions[sigma] = solve_rough(
-                grid, velocity, terminal, sigma=sigma, steps=steps, diffusions=diffusions
+                grid, velocity, terminal, sigma=sigma, steps=steps, diffusions=times[sigma]
             )
             advance(1, f"sigma = {sigma:g}")
-    panels: dict[float | None, Tensor] = {**solutions, None: terminal}
+    panels: dict[float | None, Tensor] = dict(solutions.items())
+    panels[None] = terminal
     distances = {sigma: level_distance(grid, u)(places) for sigma, u in panels.items()}
     rows = [_measure(grid, sigma, u, distances[sigma], terminal) for sigma, u in panels.items()]
     return Figure4(
@@ -190,8 +202,12 @@ def plain_spectral(
     """
     checks.integer("steps", steps, low=1)
     grid = Grid(size=size, device=device)
+    sigmas = distinct(sigmas)
     draws, state = draw_problem(grid, seed=seed, frozen=frozen)
     parts = 1 if frozen else steps  # of time, with one velocity each
+    largest = min(largest_stable_step(grid, draws(k), dealias=dealias) for k in range(parts))
+    if largest < 1 / steps:
+        raise too_few_steps(largest, 1.0, steps)
     for number in reversed(range(parts)):
         state = solve_backward(
             grid,

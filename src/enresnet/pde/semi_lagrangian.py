@@ -36,6 +36,9 @@ NARROWEST = 0.5  # of the spacing: no positive weights have less variance everyw
 NARROW = 0.75  # squared spacings: up to here three points do, exactly; beyond, samples to 1e-3
 REACH = 3.5  # standard deviations of the Gaussian that are kept
 COARSEST_FACTOR = 2  # the solution's grid resolves the velocity's cells
+CHEAP_FACTOR = 3  # refinement up to which diffusion acts as often as it may
+FINEST_FACTOR = 12  # refinement that memory and patience bear
+MOST_TIMES = 250  # that diffusion acts
 SMOOTH_FACTOR = 8  # refinement at which bilinear interpolation of smooth values is exact to 1e-3
 
 Draws = Callable[[int], Tensor]
@@ -103,20 +106,20 @@ def solve_rough(
     *,
     sigma: float,
     steps: int = 1000,
-    diffusions: int = 50,
+    diffusions: int | None = None,
 ) -> Tensor:
     """Return u(x, 0) on the grid for a velocity given at its points and terminal values f.
 
     ``velocity`` is size x size x 2, or a function that gives this for each of ``steps`` time steps.
     ``terminal`` is size x size and smooth on the grid. Diffusion acts ``diffusions`` times, which
-    must divide ``steps`` into even parts; the smaller sigma and the more often, the finer and
-    slower the grid (:func:`refinement`).
+    must divide ``steps`` into even parts (:func:`diffusion_times`); the smaller sigma and the more
+    often, the finer and slower the grid (:func:`refinement`).
     """
     if grid.dimensions != 2:
         raise ValueError(f"grid must have 2 dimensions, found {grid.dimensions}")
     draws = _checked(grid, velocity)
     values = bilinear(grid.finer(SMOOTH_FACTOR), continued(grid, terminal))
-    check_times(sigma=sigma, steps=steps, diffusions=diffusions)
+    diffusions = diffusion_times(grid, sigma, steps=steps, diffusions=diffusions)
     if sigma == 0:
         return values(trace(grid, draws, grid.points, first=0, last=steps, step=1 / steps))
     fine = grid.finer(refinement(grid, sigma, diffusions))
@@ -137,16 +140,39 @@ def continued(grid: Grid, terminal: Tensor) -> Tensor:
     return grid.refine(grid.check_values("terminal", terminal), SMOOTH_FACTOR)
 
 
-def check_times(*, sigma: float, steps: int, diffusions: int) -> None:
-    """Raise unless these can be used together."""
+def diffusion_times(grid: Grid, sigma: float, *, steps: int, diffusions: int | None) -> int:
+    """Return how often diffusion acts, if that can be used with ``steps`` on a grid of this size.
+
+    None takes as many times as a grid of the least refinements allows: the fewer, the longer is
+    the stretch of rough transport that no diffusion smooths.
+    """
     checks.number("sigma", sigma, low=0)
     checks.integer("steps", steps, low=1)
+    if diffusions is None:
+        if steps % 2:
+            raise ValueError(f"steps must be even, found {steps}")
+        divisors = [d for d in range(1, min(MOST_TIMES, steps // 2) + 1) if (steps // 2) % d == 0]
+        if sigma == 0:
+            return divisors[-1]
+        for finest in (CHEAP_FACTOR, FINEST_FACTOR):
+            good = [d for d in divisors if refinement(grid, sigma, d) <= finest]
+            if good:
+                return good[-1]
+        diffusions = 1
     checks.integer("diffusions", diffusions, low=1)
     if steps % (2 * diffusions):
         raise ValueError(
             f"steps must be a multiple of twice diffusions, which act in the middle of equal "
             f"parts; found {steps} and {diffusions}; take {2 * diffusions} steps or a multiple"
         )
+    if sigma > 0 and (factor := refinement(grid, sigma, diffusions)) > FINEST_FACTOR:
+        least = NARROWEST * grid.spacing * math.sqrt(diffusions) / FINEST_FACTOR
+        raise ValueError(
+            f"sigma must be at least {least:.2g}, or 0, where diffusion acts {diffusions} times on "
+            f"a grid of spacing {grid.spacing:.3g}; found {sigma:g}, which would take a grid "
+            f"{factor} times as fine"
+        )
+    return diffusions
 
 
 def _checked(grid: Grid, velocity: Tensor | Draws) -> Draws:

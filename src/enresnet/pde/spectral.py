@@ -168,15 +168,21 @@ class _Field:
             if callable(self._velocity):  # of all times, not only of the first that is too fast
                 times = _times(self._span, max(2 * self._steps, 256))
                 fields = (self._grid.check_field("velocity", self._at(time)) for time in times)
-                largest = min(
+                limits = (
                     largest_stable_step(self._grid, one, dealias=self._dealias) for one in fields
                 )
-            raise ValueError(
-                f"steps are too few: the largest stable time step for this velocity on this grid "
-                f"is {largest:.3g}, found {step:.3g}; take at least "
-                f"{math.ceil((self._span[1] - self._span[0]) / largest)} steps"
-            )
+                largest = min(largest, *limits)
+            raise too_few_steps(largest, self._span[1] - self._span[0], self._steps)
         return field
+
+
+def too_few_steps(largest: float, length: float, steps: int) -> ValueError:
+    """Return the error for a time step above the largest stable one."""
+    return ValueError(
+        f"steps are too few: the largest stable time step for this velocity on this grid is "
+        f"{largest:.3g}, found {length / steps:.3g}; take at least {math.ceil(length / largest)} "
+        "steps"
+    )
 
 
 def _times(span: tuple[float, float], count: int) -> list[float]:

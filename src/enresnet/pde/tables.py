@@ -174,7 +174,7 @@ def classifier_rows(study: ClassifierStudy) -> list[Row]:
                 "|u - y|": f"{row.residual:.3f}",
                 "clean": f"{100 * row.natural:.1f} %",
                 "attacked": f"{100 * row.robust:.1f} %",
-                "gained under attack": f"{100 * row.gain:+.1f}{error}",
+                f"gained over sigma = {study.rows[0].sigma:g}": f"{100 * row.gain:+.1f}{error}",
             }
         )
     return rows
@@ -191,6 +191,8 @@ def agreement_rows(study: ClassifierStudy) -> list[Row]:
             "Monte Carlo": f"{row.agreement.monte_carlo:.3f}",
             "steepest": f"{row.agreement.steepest:.2f}",
             "beyond f": f"{100 * row.agreement.overshoot:.1f} %",
+            "attacked": f"{100 * row.robusts[0]:.1f} %",
+            "worst case": f"{100 * row.agreement.exhaustive:.1f} %",
         }
         for row in study.rows
     ]
