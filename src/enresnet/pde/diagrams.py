@@ -54,7 +54,7 @@ def _mapping(axes: Axes, title: str, *, noise: bool) -> None:
 
 def paper_figures() -> Figure:
     """Draw Figures 1a, 1b, 2 and 3a side by side."""
-    figure = blank(12.0, 4.3)
+    figure = blank(12.0, 3.5)
     panels = figure.subplots(1, 4, width_ratios=(4.4, 4.4, 6.4, 2.6))  # one scale for all
     _mapping(panels[0], "Fig. 1a: residual mapping", noise=False)
     _mapping(panels[1], "Fig. 1b: with noise", noise=True)
