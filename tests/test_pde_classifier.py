@@ -208,6 +208,7 @@ def test_a_failed_check_ends_with_code_1(found, code, monkeypatch, capsys, tmp_p
     assert ("FAILS" in capsys.readouterr().out) == bool(code)
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 2])
 def test_every_check_holds(seed):
     assert [check.name for check in verification.verify(seed=seed) if not check.holds] == []

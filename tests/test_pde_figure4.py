@@ -160,7 +160,7 @@ def test_finer_grids_for_smaller_sigma():
     ("change", "message"),
     [
         ({"sigma": -1.0}, "sigma"),
-        ({"steps": 130}, "multiple of twice diffusions"),
+        ({"steps": 130, "diffusions": 50}, "multiple of twice diffusions"),
         ({"velocity": torch.zeros(8, 8)}, "velocity must end"),
         ({"terminal": torch.full((8, 8), math.nan)}, "terminal must be finite"),
         ({"grid": Grid(size=8, dimensions=1)}, "2 dimensions"),

@@ -59,7 +59,7 @@ class Square(Attack):
         )
 
     def _passes(self) -> int:
-        return 2 * (self.steps + 1) * self.eot
+        return 2 * (self.steps + 1) * self.eot + RETIRE
 
     def _draw_seeds(self, count: int) -> Tensor:
         generator = self.generator
@@ -67,6 +67,7 @@ class Square(Attack):
 
     @torch.no_grad()
     def _perturb(self, batch: Batch) -> Tensor:
+        before = batch.classifier.evaluations
         ball = Linf(batch.images, self.epsilon)
         streams = [torch.Generator().manual_seed(seed) for seed in batch.seeds.tolist()]
         point = self._stripes(ball, streams)
@@ -74,10 +75,8 @@ class Square(Attack):
         lost = self._lost(batch, point, fooled, torch.zeros_like(fooled, dtype=torch.bool))
         for step in range(self.steps):
             rows = (~lost).nonzero().squeeze(1)
-            skipped = 2 * len(fooled) - (1 if batch.deterministic else 2) * len(rows)
-            batch.classifier.skip(self.eot * skipped)
             if not len(rows):
-                continue
+                break
             part = batch.rows(rows)
             side = self._side(step, point.shape[-2:])
             tried = self._with_squares(ball, point, rows, side, streams)
@@ -92,7 +91,8 @@ class Square(Attack):
             point[chosen] = tried[better]
             fooled[chosen], margin[chosen] = new_fooled[better], new_margin[better]
             lost = self._lost(batch, point, fooled, lost)
-        batch.classifier.skip(self.eot * len(fooled))
+        done = batch.classifier.evaluations - before
+        batch.classifier.skip(max(0, self._passes() * len(fooled) - done))
         return ball.settle(point)
 
     def _lost(self, batch: Batch, point: Tensor, fooled: Tensor, known: Tensor) -> Tensor:
