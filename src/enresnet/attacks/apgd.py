@@ -140,8 +140,6 @@ class APGD(PGD):
             worst=ball.settle(best.worst_point),
             fooled=best.fooled,
             loss=best.worst_loss,
-            highest=ball.settle(best.point),
-            last=ball.settle(point),
         )
 
     def _move(
@@ -192,8 +190,6 @@ class Found:
     worst: Tensor  # fools in the largest share of its draws, with the highest loss among those
     fooled: Tensor  # that share
     loss: Tensor  # and its mean loss
-    highest: Tensor  # of the highest mean loss
-    last: Tensor  # where the search ended: chosen by no draw
 
 
 class _Track:
