@@ -1,18 +1,21 @@
 """Our attacks beside their counterparts in other libraries, on the same robustly trained networks.
 
-``python benchmarks/agreement.py`` prints, for a network without noise over the first 1,000 test
-images of CIFAR-10, robust accuracy under each attack as every library has it; for C&W, how many
-images are fooled within which size; and for a network with noise ``strongest`` beside
-AutoAttack-rand, with the paired interval. Rivals that are not installed are left out with a word.
-With ``--kept FILE`` every row is kept as it comes, and what stands there is not computed again.
+``python benchmarks/agreement.py`` prints, for a network without noise, how many pixels others set
+differently where an attack has no chance in it; over the first 1,000 test images of CIFAR-10,
+robust accuracy under each attack as every library has it; for C&W, how many images are fooled
+within which size; and for a network with noise ``strongest`` beside AutoAttack-rand, with a paired
+interval. Rivals that are not installed are left out with a word. With ``--kept FILE`` every row is
+kept as it comes, and what stands there is not computed again.
 """
 
 from __future__ import annotations
 
+import copy
 import sys
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,15 +93,13 @@ def autoattack_version(model: nn.Module, name: str) -> Attack:
     return found
 
 
-OURS = {
-    "fgsm": lambda: FGSM(epsilon=EPSILON),
-    "ifgsm20": lambda: IFGSM(epsilon=EPSILON, step_size=STEP),
-    "pgd20": lambda: PGD(epsilon=EPSILON, step_size=STEP, generator=named_generator(0, "pgd")),
-    "apgd100": lambda: APGD(epsilon=EPSILON, generator=named_generator(0, "apgd")),
-    "apgd100_dlr": lambda: APGD(epsilon=EPSILON, loss="dlr", generator=named_generator(0, "apgd")),
-    "apgd100_t": lambda: APGD(
-        epsilon=EPSILON, loss="targeted_dlr", generator=named_generator(0, "apgd")
-    ),
+OURS: dict[str, Callable[..., Any]] = {
+    "fgsm": partial(FGSM, epsilon=EPSILON),
+    "ifgsm20": partial(IFGSM, epsilon=EPSILON, step_size=STEP),
+    "pgd20": partial(PGD, epsilon=EPSILON, step_size=STEP),
+    "apgd100": partial(APGD, epsilon=EPSILON),
+    "apgd100_dlr": partial(APGD, epsilon=EPSILON, loss="dlr"),
+    "apgd100_t": partial(APGD, epsilon=EPSILON, loss="targeted_dlr"),
 }
 THEIRS = {
     "fgsm": {"torchattacks": torchattacks_version, "foolbox": foolbox_version},
@@ -123,7 +124,8 @@ def attacked(attack: Attack, images: Tensor, labels: Tensor) -> tuple[Tensor, fl
 
 def deterministic(model: nn.Module, images: Tensor, labels: Tensor, name: str) -> Any:
     """Return the robust accuracy of a network without noise under one attack, by library."""
-    own = OURS[name]()
+    chance = {} if name in ("fgsm", "ifgsm20") else {"generator": named_generator(0, name)}
+    own = OURS[name](**chance)
     versions: dict[str, Attack] = {"ours": lambda x, y: own(model, x, y)}
     for library, version in THEIRS[name].items():
         try:
@@ -136,6 +138,37 @@ def deterministic(model: nn.Module, images: Tensor, labels: Tensor, name: str) -
         accuracy = 100 * float(score(model, found, labels).mean())
         row[library] = {"accuracy": accuracy, "seconds": round(seconds, 1)}
     return row
+
+
+def same_images(model: nn.Module, images: Tensor, labels: Tensor) -> Any:
+    """Return how many pixels differ from our own in float64, in percent, by attack and library.
+
+    These attacks have no chance in them: whoever computes exactly enough makes the same images.
+    """
+    rows: dict[str, Any] = {}
+    for name in ("fgsm", "ifgsm20"):
+        row, truth = {}, None
+        for dtype in (torch.float64, torch.float32):
+            copied, pixels = copy.deepcopy(model).to(dtype), images.to(dtype)
+            own = OURS[name](precision="32")
+            versions: dict[str, Attack] = {"ours": lambda x, y, a=own, m=copied: a(m, x, y)}
+            if dtype == torch.float32:
+                fast = OURS[name]()
+                versions["ours in bfloat16"] = lambda x, y, a=fast, m=copied: a(m, x, y)
+            for library, version in THEIRS[name].items():
+                try:
+                    versions[library] = version(copied, name)
+                except MissingError as missing:
+                    print(f"images: {missing}")
+            for library, attack in versions.items():
+                found = attacked(attack, pixels, labels)[0].double()
+                truth = found if truth is None else truth
+                differ = (found - truth).abs() > 1e-6
+                row[f"{library}, {str(dtype).removeprefix('torch.')}"] = 100 * float(
+                    differ.double().mean()
+                )
+        rows[name] = row
+    return rows
 
 
 def carlini_wagner(model: nn.Module, images: Tensor, labels: Tensor) -> Any:
@@ -202,6 +235,12 @@ def told(name: str, row: Any) -> str:
             f"({theirs['seconds']:.0f} s)\n"
             f"strongest - AutoAttack-rand: {mean:+.2f} points ({low:+.2f} to {high:+.2f})"
         )
+    if name == "images":
+        return "\n".join(
+            f"images of {attack} that differ from ours in float64, in % of pixels: "
+            + ", ".join(f"{share:.3f} ({library})" for library, share in shares.items())
+            for attack, shares in row.items()
+        )
     if name == "cw":
         return "\n".join(
             f"cw, {library}: fooled "
@@ -221,7 +260,7 @@ def main(
     images: int = 1000,
     noisy_images: int = 500,
     cw_images: int = 64,
-    only: tuple[str, ...] = (*OURS, "cw", "strongest"),
+    only: tuple[str, ...] = ("images", *OURS, "cw", "strongest"),
     kept: Path | None = None,
     journal: Path | None = None,
 ) -> int:
@@ -245,6 +284,8 @@ def main(
                 seed_noise(model, named_generator(0, "noise"))
                 few = (pixels[:noisy_images], labels[:noisy_images])
                 row = randomised(model, *few, journal)
+            elif name == "images":
+                row = same_images(load_model(plain), pixels[:100], labels[:100])
             elif name == "cw":
                 row = carlini_wagner(load_model(plain), pixels[:cw_images], labels[:cw_images])
             else:
@@ -263,6 +304,14 @@ def holds(name: str, row: Any) -> bool:
     if name == "strongest":
         mean, low, high = row["difference"]
         return bool(mean <= 0.5 or low <= 0 <= high)
+    if name == "images":
+        exact = [
+            share
+            for shares in row.values()
+            for library, share in shares.items()
+            if library.endswith("float64")
+        ]
+        return max(exact) < 0.001
     if name == "cw":
         return all(row["ours"][size] >= share for size, share in row["ART"].items())
     mine = row["ours"]["accuracy"]
