@@ -59,6 +59,24 @@ def progress_bar(
         yield advance
 
 
+@contextmanager
+def counted(advance: Advance, cost: int, text: str = "") -> Iterator[Callable[[int], None]]:
+    """Yield a function that takes work as it comes; in the end it amounts to ``cost``.
+
+    However much or little it was: what work costs is known only roughly before.
+    """
+    done = 0
+
+    def passed(number: int) -> None:
+        nonlocal done
+        step = min(number, cost - done)
+        done += step
+        advance(step, text)
+
+    yield passed
+    advance(cost - done, text)
+
+
 def _lines(title: str, total: int | None, before: int) -> Callable[[int, str], None]:
     """Return a function that prints how far the work is, unless it did so a moment ago."""
     started = last = time.monotonic()

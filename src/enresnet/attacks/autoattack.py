@@ -15,11 +15,13 @@ from torch import Tensor, nn
 
 from enresnet import checks
 from enresnet.attacks.base import Attack, Batch
+from enresnet.attacks.geometry import BALLS
 from enresnet.attacks.gradient import Model
 from enresnet.attacks.ifgsm import check_epsilon
 from enresnet.randomness import checked_generator
 
 VERSIONS = ("standard", "rand")
+FEWEST_CLASSES = {"standard": 4, "rand": 3}  # its losses look at so many logits
 # Forward passes of an image that survives: APGD, targeted APGD, FAB, Square; or APGD twice, EOT-20.
 _PASSES = {"standard": 100 + 900 + 2700 + 5000, "rand": 2 * 100 * 20}
 
@@ -63,12 +65,19 @@ class AutoAttack(Attack):
         import pyautoattack  # type: ignore[import-untyped]
 
         device = batch.images.device
+        with torch.no_grad():
+            classes = batch.logits(batch.images[:1]).shape[1]
+        if classes < FEWEST_CLASSES[self.version]:
+            raise ValueError(
+                f"{self.name} needs a model with at least {FEWEST_CLASSES[self.version]} classes, "
+                f"found {classes}; use strongest"
+            )
         seed = int(torch.randint(2**31, (), generator=self.generator))
         before = batch.classifier.evaluations
         # It seeds torch's global generator: that is put back where it was.
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             attack = pyautoattack.AutoAttack(
-                _Module(batch.classifier),
+                _Module(batch),
                 norm="Linf",
                 eps=self.epsilon,
                 version=self.version,
@@ -76,15 +85,17 @@ class AutoAttack(Attack):
                 seed=seed,
             )
             attack.verbose = False
+            # It counts on ten classes.
+            others = min(9, classes - 1)
+            attack.apgd_targeted.n_target_classes = attack.fab.n_target_classes = others
             images, answers = attack.run_standard_evaluation(
                 batch.images.float(), batch.labels, batch_size=max(1, len(batch.images))
             )
         self._claims.append((answers == batch.labels).cpu())
         done = batch.classifier.evaluations - before
         batch.classifier.skip(max(0, self._passes() * len(batch.images) - done))
-        # Its arithmetic may leave the ball by a rounding error.
-        low, high = batch.images - self.epsilon, batch.images + self.epsilon
-        return torch.minimum(torch.maximum(images.to(low), low), high).clamp(0, 1)
+        ball = BALLS["linf"](batch.images, self.epsilon)
+        return ball.settle(ball.nearest(images.to(ball.centre)))  # rounding may have left it
 
 
 def check_installed() -> None:
@@ -96,13 +107,15 @@ def check_installed() -> None:
 
 
 class _Module(nn.Module):
-    """A classifier as a module."""
+    """The model as a module that takes and gives float32, as AutoAttack does."""
 
-    def __init__(self, classifier: Model) -> None:
+    def __init__(self, batch: Batch) -> None:
         super().__init__()
-        self._classifier = [classifier]  # in a list: it is no submodule
+        self._batch = [batch]  # in a list: nothing in it is a submodule
         self.eval()
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self._classifier[0](images)
-        return logits
+        (batch,) = self._batch
+        if images.requires_grad:
+            batch.classifier.gradients += len(images)
+        return batch.logits(images).float()

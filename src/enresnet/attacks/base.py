@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from enresnet import checks
+from enresnet.attacks.geometry import BALLS
 from enresnet.attacks.gradient import Model, expected_gradient, frozen, module_of
 from enresnet.attacks.losses import cross_entropy, margin, rivals
 from enresnet.attacks.precision import is_deterministic, keeps_apart, wants_bfloat16
 from enresnet.models import Ensemble, ResNet
-from enresnet.progress import progress_bar
+from enresnet.progress import counted, progress_bar
 
 GOALS = ("untargeted", "targeted", "runner_up")
 TOGETHER = 128 * 32 * 32  # pixels of a pass that keeps the cores busy and the caches useful
@@ -74,9 +75,13 @@ class Attack(ABC):
         seeds = self._draw_seeds(len(images))
         work = len(images) * self.passes
         bar = progress_bar(self.name, work, show=progress if advance is None else False)
-        with bar as move, frozen(model, evaluating=evaluating):
+        with (
+            bar as move,
+            counted(move if advance is None else lambda n, _="": advance(n), work) as passed,
+            frozen(model, evaluating=evaluating),
+        ):
             largest = int(labels.max()) if len(labels) else 0
-            classifier = Classifier(model, largest, advance or move)
+            classifier = Classifier(model, largest, passed)
             result = torch.empty_like(images)
             for start in range(0, len(images), batch_size):
                 rows = slice(start, start + batch_size)
@@ -179,6 +184,18 @@ class Classifier:
             )
         return logits
 
+    def apart(
+        self, model: Model | None = None, advance: Callable[[int], None] = lambda _: None
+    ) -> Classifier:
+        """Return a gate before the same model or another, with counts of its own."""
+        return Classifier(self.model if model is None else model, self._largest_label, advance)
+
+    def count(self, other: Classifier, cost: float = 1) -> None:
+        """Add what another has counted; ``cost`` is that of its model in units of this one's."""
+        self.gradients += round(other.gradients * cost)
+        self.evaluations += round(other.evaluations * cost)
+        self.bad_gradients += other.bad_gradients
+
     def skip(self, passes: int) -> None:
         """Count passes that turned out not to be needed as done."""
         self._advance(passes)
@@ -224,8 +241,9 @@ class Batch:
         return self.classifier(point.to(self.images.dtype))
 
     def fooled(self, logits: Tensor) -> Tensor:
-        """Return whether each prediction is what the attack wants."""
-        return (logits.argmax(dim=1) == self.labels) == self.targeted
+        """Return whether each prediction is what the attack wants; one with NaN is wrong."""
+        named = (logits.argmax(dim=1) == self.labels) & ~logits.isnan().any(dim=1)
+        return named == self.targeted
 
     def loss(self, logits: Tensor) -> Tensor:
         """Return what the attack raises, an example each: cross-entropy, or minus the target's."""
@@ -283,9 +301,13 @@ class Batch:
         return context
 
     @torch.no_grad()
-    def answers_twice_the_same(self) -> bool:
-        """Return whether the model does so on these images."""
-        return torch.equal(self.logits(self.images), self.logits(self.images))
+    def answers_twice_the_same(self, epsilon: float) -> bool:
+        """Return whether the model does so on these images, and on others as near as an attack."""
+        ball = BALLS["linf"](self.images, epsilon)
+        return all(
+            torch.equal(self.logits(point), self.logits(point))
+            for point in (self.images, ball.random_point(self.seeds))
+        )
 
     @torch.no_grad()
     def judge(self, point: Tensor) -> tuple[Tensor, Tensor]:

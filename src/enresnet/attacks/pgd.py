@@ -71,7 +71,7 @@ class PGD(IFGSM):
         if self.restarts == 1:
             return worst
         most_fooled, highest_loss = batch.judge(worst)
-        cost = super()._passes() + self.eot
+        cost = self._passes() // self.restarts
         for restart in range(1, self.restarts):
             # A deterministic model that is fooled stays fooled: only the others are tried again.
             again = most_fooled < 1 if batch.deterministic else torch.ones_like(most_fooled)

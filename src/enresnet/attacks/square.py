@@ -23,8 +23,6 @@ from enresnet.randomness import checked_generator
 
 # The share of pixels of a square is halved at these shares of the search (of 10,000 steps).
 HALVINGS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
-
-
 RETIRE = 20  # draws in which an example of a randomised model must fail before it is left
 
 
@@ -67,6 +65,11 @@ class Square(Attack):
 
     @torch.no_grad()
     def _perturb(self, batch: Batch) -> Tensor:
+        if batch.images.ndim != 4:
+            raise ValueError(
+                "square needs images N x channels x height x width, found shape "
+                f"{tuple(batch.images.shape)}"
+            )
         before = batch.classifier.evaluations
         ball = Linf(batch.images, self.epsilon)
         streams = [torch.Generator().manual_seed(seed) for seed in batch.seeds.tolist()]

@@ -1,34 +1,36 @@
 """The worst of many attacks for each image, made for models that answer differently each time.
 
-APGD with three losses on the model itself and on its surrogates, then Square where no gradient
-helped. An image is given up as lost only when it fails in ``RETIRE`` draws without exception; until
-then it is attacked on. The worst few points are held for each image, and in the end the worst of
-them is found on draws that none of them was chosen by, so that none wins for having been lucky.
+APGD with three losses on the model itself and on its surrogates, then Square, for longer where no
+gradient helped. Where the noise drowns the gradient, fewer steps are taken, over more draws each.
+An image is given up as lost only when it fails in fifty draws without exception; until then it is
+attacked on. Which point is the worst is found in a contest (:mod:`enresnet.attacks.contest`).
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from enresnet import checks
-from enresnet.attacks.apgd import APGD, likeliest
-from enresnet.attacks.base import Attack, Batch, Classifier
+from enresnet.attacks.apgd import APGD
+from enresnet.attacks.base import Attack, Batch
+from enresnet.attacks.contest import Contest
 from enresnet.attacks.geometry import BALLS
-from enresnet.attacks.ifgsm import check_epsilon
+from enresnet.attacks.ifgsm import IFGSM, check_epsilon
+from enresnet.attacks.losses import difference_of_logits_ratio
 from enresnet.attacks.precision import PRECISIONS, is_deterministic, keeps_apart
 from enresnet.attacks.square import Square
 from enresnet.attacks.surrogates import Surrogate, surrogates
 from enresnet.randomness import checked_generator
 
-HELD = 4  # points of an image that stay in the contest
-JUDGE = 8  # draws for a point that is found
-RETIRE = 50  # draws in all of which an image must fail before it is given up
-DECIDE = 50  # fresh draws for each of the points held, in the end
+FEWEST = 10  # steps that a search should have: rather than fewer it averages over fewer draws
+DROWNED = 0.8  # cosine of two gradients below which noise has too much of a say in them
+
+SEARCHED, SEARCHED_BLINDLY = 0.6, 0.9  # how much of the time has gone after gradients and Square
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,9 @@ class Stage:
     share: float
     targets: int = 1
     warm: bool = False  # starts from the worst point so far
+    steps: int | None = None  # so many, over as many draws as the share allows; None: the reverse
+    plain: bool = False  # steps of one size, and the last point: nothing is judged on the way
+    bet: bool = False  # the best one, before anything is known
 
 
 DETERMINISTIC = (
@@ -54,17 +59,23 @@ NOISE_OFF = (
     Stage("noise off", "targeted_dlr", 0.3, targets=9),
     Stage("members' losses", "ce", 0.05, warm=True),
     Stage("member", "ce", 0.05),
-    Stage("itself", "ce", 0.15, warm=True),
+    Stage("itself", "ce", 0.15, warm=True, bet=True),
     Stage("itself", "dlr", 0.1),
     Stage("itself", "targeted_dlr", 0.15, targets=3, warm=True),
     Stage("averaged output", "dlr", 0.1, warm=True),
 )
 RANDOM = (
-    Stage("itself", "ce", 0.3),
+    Stage("itself", "ce", 0.3, bet=True),
     Stage("itself", "dlr", 0.1),
     Stage("itself", "targeted_dlr", 0.2, targets=2, warm=True),
     Stage("averaged output", "dlr", 0.1, warm=True),
     Stage("itself", "ce", 0.3, warm=True),
+)
+LOUD = (
+    Stage("noise off", "ce", 0.1),
+    Stage("noise off", "targeted_dlr", 0.1, targets=3),
+    Stage("itself", "ce", 0.8, steps=20, plain=True, bet=True),
+    Stage("itself", "dlr", 0.2, steps=20, plain=True),
 )
 
 
@@ -72,7 +83,8 @@ class Strongest(Attack):
     """The worst case over APGD on all surrogates and Square, in linf.
 
     ``budget`` is in gradient evaluations an image; those that fail early take less. Square has a
-    fifth of it in steps, without gradients.
+    fifth of it in steps, without gradients, and where gradients led nowhere all of it. ``eot``
+    draws go into a gradient, fewer where the budget would not last for ten steps.
     """
 
     def __init__(
@@ -103,228 +115,206 @@ class Strongest(Attack):
         return torch.randint(2**62, (count,), generator=generator, device=generator.device)
 
     def _perturb(self, batch: Batch) -> Tensor:
-        before = batch.classifier.evaluations
+        outer = batch.classifier
+        batch = replace(batch, classifier=outer.apart())
         if not batch.deterministic:  # not known to be; others' models are asked
-            batch = replace(batch, deterministic=batch.answers_twice_the_same())
-        contest = _Contest(batch)
-        known = surrogates(batch.classifier.model, self.eot, deterministic=batch.deterministic)
-        number = 0
-        for stage, surrogate in plan(known, deterministic=batch.deterministic):
-            steps = self._steps(stage, surrogate)
-            for rank in range(stage.targets):
-                number += 1
-                rows = contest.standing
-                if len(rows) == 0 or steps < 1:
-                    break
-                found = self._try(contest, rows, stage, surrogate, steps, rank, number)
-                if found is not None:
-                    contest.challenge(rows, found, number)
-        if len(rows := contest.standing):
-            contest.challenge(rows, self._square(batch.rows(rows)), number + 1)
-        done = batch.classifier.evaluations - before
-        batch.classifier.skip(max(0, self._passes() * len(batch.images) - done))
-        return contest.decided()
+            batch = replace(batch, deterministic=batch.answers_twice_the_same(self.epsilon))
+        contest = Contest(batch)
+        meter = _Meter(outer.skip, contest, self._passes())
+        self._by_gradients(contest, meter)
+        rows, steps = contest.standing, max(1, self.budget // 5)
+        while len(rows) and batch.images.ndim == 4:  # squares need a height and a width
+            meter.start(rows, SEARCHED, SEARCHED_BLINDLY)
+            ahead = contest.challenge(rows, self._square(batch.rows(rows), steps, meter))
+            # Where blind search does better than gradients did, it is them that are blind.
+            more = ahead & ~contest.lost[rows] & (steps < self.budget)
+            rows, steps = rows[more], self.budget
+        result = contest.decided()
+        meter.finish()
+        outer.count(batch.classifier)
+        return result
 
-    def _steps(self, stage: Stage, surrogate: Surrogate) -> int:
-        draws = self.eot if surrogate.random else 1
-        return int(stage.share * self.budget / (stage.targets * draws * surrogate.cost)) - 1
+    def _by_gradients(self, contest: Contest, meter: _Meter) -> None:
+        """Try all that follows a gradient."""
+        batch = contest.batch
+        known = surrogates(
+            batch.classifier.model,
+            min(self.eot, max(1, self.budget // 100)),
+            deterministic=batch.deterministic,
+        )
+        groups: list[tuple[Tensor, Sequence[Stage]]]
+        groups = [(torch.ones(len(batch.images), dtype=torch.bool), DETERMINISTIC)]
+        spent = 0
+        if not batch.deterministic:
+            loud, spent = self._drowned(contest), 2 * self.eot
+            quiet = NOISE_OFF if "noise off" in known else RANDOM
+            groups = [(~loud, quiet), (loud, LOUD)]
+        for members, stages in groups:
+            searches = list(
+                searches_of(
+                    plan(stages, known),
+                    budget=max(0, self.budget - spent),
+                    eot=self.eot,
+                    targets=len(contest.rivals),
+                )
+            )
+            for number, search in enumerate(searches):
+                rows = contest.standing
+                rows = rows[members[rows]]
+                if len(rows) == 0:
+                    break
+                places = (number / len(searches), (number + 1) / len(searches))
+                meter.start(rows, *(SEARCHED * place for place in places))
+                found = self._try(contest, rows, search, number + 1, meter)
+                contest.challenge(rows, found, bet=search.bet)
+
+    def _drowned(self, contest: Contest) -> Tensor:
+        """Return the images whose gradient is mostly noise: two of them point apart."""
+        found = torch.zeros(len(contest.batch.images), dtype=torch.bool)
+        rows = contest.standing
+        if len(rows):
+            batch = contest.batch.rows(rows)
+            one, two = (batch.gradient(batch.loss, batch.images).flatten(1) for _ in range(2))
+            there = (one != 0).any(dim=1) & (two != 0).any(dim=1)
+            cosine = torch.cosine_similarity(one.double(), two.double(), eps=1e-300)
+            found[rows] = (there & (cosine < DROWNED)).cpu()
+        return found
 
     def _try(
-        self,
-        contest: _Contest,
-        rows: Tensor,
-        stage: Stage,
-        surrogate: Surrogate,
-        steps: int,
-        rank: int,
-        number: int,
-    ) -> Tensor | None:
-        batch = contest.batch.rows(rows)
-        attack = APGD(
-            epsilon=self.epsilon,
-            steps=steps,
-            loss=stage.loss,
-            eot=self.eot if surrogate.random else 1,
-        )
+        self, contest: Contest, rows: Tensor, search: Search, number: int, meter: _Meter
+    ) -> Tensor:
+        batch, surrogate = contest.batch.rows(rows), search.surrogate
+        ball = BALLS["linf"](batch.images, self.epsilon)
+        aim = contest.rivals[search.target, rows] if search.loss == "targeted_dlr" else None
         with surrogate.within():
-            own = Classifier(surrogate.model, int(batch.labels.max()))
+            own = batch.classifier.apart(surrogate.model, meter.within(search.gradients))
             part = replace(
                 batch,
                 classifier=own,
-                eot=attack.eot,
+                eot=search.draws,
                 apart=keeps_apart(surrogate.model),
                 deterministic=is_deterministic(surrogate.model),
             )
-            aim = None
-            if stage.loss == "targeted_dlr":
-                ranked = contest.rivals[:, rows]
-                if rank >= len(ranked):
-                    return None  # so many classes there are not
-                aim = ranked[rank]
-            if stage.warm:
-                start, size = contest.worst(rows), self.epsilon / 2
+            start = contest.worst(rows) if search.warm else ball.random_point(batch.seeds + number)
+            if search.plain:
+                climb = IFGSM(epsilon=self.epsilon, steps=search.steps)
+                ratio = partial(difference_of_logits_ratio, labels=batch.labels)
+                loss = ratio if search.loss == "dlr" else batch.loss
+                found = climb._climb(ball, part, ball.centre, loss)
             else:
-                ball = BALLS["linf"](batch.images, self.epsilon)
-                start, size = ball.random_point(batch.seeds + number), 2 * self.epsilon
-            found = attack.search(part, aim, start, size)
-        outer = batch.classifier
-        outer.gradients += round(own.gradients * surrogate.cost)
-        outer.evaluations += round(own.evaluations * surrogate.cost)
-        outer.bad_gradients += own.bad_gradients
-        return found.worst
+                attack = APGD(epsilon=self.epsilon, steps=search.steps, loss=search.loss)
+                size = self.epsilon / 2 if search.warm else 2 * self.epsilon
+                found = attack.search(part, aim, start, size).worst
+        batch.classifier.count(own, surrogate.cost)
+        return found
 
-    def _square(self, batch: Batch) -> Tensor:
+    def _square(self, batch: Batch, steps: int, meter: _Meter) -> Tensor:
         eot = 1 if batch.deterministic else min(2, self.eot)
-        square = Square(epsilon=self.epsilon, steps=max(1, self.budget // 5), eot=eot)
-        return square._perturb(replace(batch, eot=eot))
+        square = Square(epsilon=self.epsilon, steps=steps, eot=eot)
+        own = batch.classifier.apart(advance=meter.within(square.passes))
+        found = square._perturb(replace(batch, eot=eot, classifier=own))
+        batch.classifier.count(own)
+        return found
 
 
-def plan(known: dict[str, Surrogate], *, deterministic: bool) -> list[tuple[Stage, Surrogate]]:
-    """Return the stages that a model allows; the shares of others go to those that remain."""
-    stages = DETERMINISTIC if deterministic else NOISE_OFF if "noise off" in known else RANDOM
+def plan(stages: Sequence[Stage], known: dict[str, Surrogate]) -> list[tuple[Stage, Surrogate]]:
+    """Return the stages that a model allows, with the surrogate of each."""
     chosen: list[tuple[Stage, Surrogate]] = []
     for stage in stages:
         own = [known[name] for name in known if name == stage.surrogate]
         if stage.surrogate == "member":
             own = [value for name, value in known.items() if name.startswith("member ")]
         chosen += [(replace(stage, share=stage.share / len(own)), value) for value in own]
-    whole = sum(stage.share for stage, _ in chosen)
-    return [(replace(stage, share=stage.share / whole), value) for stage, value in chosen]
+    return chosen
 
 
-class _Tally:
-    """What draws of the noise say of some points: how often each was wrong, and by how much."""
+@dataclass(frozen=True)
+class Search:
+    """One run of APGD, or of plain steps, on one surrogate."""
 
-    def __init__(self, *shape: int) -> None:
-        self._sums = torch.zeros(4, *shape, dtype=torch.float64)  # draws, wrong, margin, its square
-
-    def add(self, place: Any, wrong: Tensor, margin: Tensor) -> None:
-        """Count one more draw of the points at ``place``."""
-        self._sums[(slice(None), *place)] += torch.stack(
-            [torch.ones_like(margin), wrong.double(), margin, margin**2]
-        )
-
-    def take(self, place: Any, other: _Tally, chosen: Tensor) -> None:
-        """Put what another tally says of its chosen points in the place of what is known."""
-        self._sums[(slice(None), *place)] = other._sums[:, chosen]
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._sums.zero_()
+    surrogate: Surrogate
+    loss: str
+    target: int  # its rank among the classes other than the label
+    steps: int
+    draws: int
+    warm: bool = False
+    plain: bool = False
+    bet: bool = False
 
     @property
-    def seen(self) -> Tensor:
-        """The number of draws."""
-        return self._sums[0]
-
-    @property
-    def always_wrong(self) -> Tensor:
-        """Whether every draw was wrong."""
-        return self._sums[1] == self._sums[0]
-
-    @property
-    def badness(self) -> Tensor:
-        """How likely each point is to be wrong, and beyond certainty by how much; -inf if unseen.
-
-        The mean of two estimates: the share of draws that were wrong, and what a normal law with
-        the mean and variance of the margin gives, which knows more from few draws.
-        """
-        seen, wrong, total, squares = self._sums
-        mean = total / seen.clamp(min=1)
-        spread = (squares / seen.clamp(min=1) - mean**2).clamp(min=1e-18).sqrt()
-        normal = torch.special.ndtr(-mean / spread)
-        found = (wrong / seen.clamp(min=1) + normal) / 2 - 1e-6 * mean.tanh()
-        return torch.where(seen > 0, found, -math.inf)
+    def gradients(self) -> int:
+        """How many the surrogate is asked for."""
+        return (self.steps + (not self.plain)) * self.draws
 
 
-class _Contest:
-    """The worst points of each image so far.
+def searches_of(
+    planned: Sequence[tuple[Stage, Surrogate]], *, budget: float, eot: int, targets: int
+) -> Iterator[Search]:
+    """Yield the searches that a budget allows; what one stage leaves goes to those after it."""
+    shares = [stage.share for stage, _ in planned]
+    for index, (stage, surrogate) in enumerate(planned):
+        ranks = min(stage.targets, targets)
+        allowed = budget * stage.share / sum(shares[index:]) / ranks / surrogate.cost
+        if stage.steps is None or not surrogate.random:
+            draws = max(1, min(eot, int(allowed / FEWEST))) if surrogate.random else 1
+            steps = int(allowed / draws)
+        else:
+            draws = max(1, int(allowed / stage.steps))
+            steps = min(stage.steps, int(allowed / draws))
+        steps -= not stage.plain  # APGD looks at its start too
+        if steps < 1:
+            continue
+        for rank in range(ranks):
+            search = Search(
+                surrogate,
+                stage.loss,
+                rank,
+                steps,
+                draws,
+                warm=stage.warm,
+                plain=stage.plain,
+                bet=stage.bet,
+            )
+            budget -= search.gradients * surrogate.cost
+            yield search
 
-    Of a randomised model every figure is an estimate, and the best of many estimates is a lucky
-    one. So some points are held for each image, and in the end the worst of them is found on
-    draws that none of them was chosen by.
-    """
 
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
-        self._draws, self._retire, held = JUDGE, RETIRE, HELD
-        if batch.deterministic:
-            self._draws = self._retire = held = 1
-        count = len(batch.images)
-        self._points = batch.images.expand(held, *batch.images.shape).clone()
-        self._tally = _Tally(held, count)
-        self._attack = torch.zeros(held, count, dtype=torch.int64)  # by which each was found
-        self._lost = torch.zeros(count, dtype=torch.bool)
-        self.challenge(torch.arange(count), batch.images)
-        self.rivals = likeliest(replace(batch, eot=self._draws), 9)
+class _Meter:
+    """Tells how far the attack is: an image that is lost is done."""
 
-    @property
-    def standing(self) -> Tensor:
-        """The images that are not lost."""
-        return (~self._lost).nonzero().squeeze(1)
+    def __init__(self, advance: Callable[[int], None], contest: Contest, passes: int) -> None:
+        self._advance, self._contest, self._passes = advance, contest, passes
+        self._done = torch.zeros(len(contest.batch.images), dtype=torch.float64)
+        self._told = 0
+        self._rows, self._from, self._to = torch.zeros(0, dtype=torch.int64), 0.0, 0.0
 
-    def worst(self, rows: Tensor) -> Tensor:
-        """Return the worst point of these images as far as is known."""
-        return self._points[self._tally.badness[:, rows].argmax(dim=0), rows]
+    def start(self, rows: Tensor, begin: float, end: float) -> None:
+        """Begin a part of the work on some images, from one share of the whole to another."""
+        self._rows, self._from, self._to = rows, begin, end
+        self._reach(begin)
 
-    def challenge(self, rows: Tensor, found: Tensor, attack: int = 0) -> None:
-        """Hold the points that an attack found where they are worse than one that is held."""
-        own = _Tally(len(rows))
-        self._judge(rows, found, self._draws, own, (torch.arange(len(rows)),))
-        least, places = self._tally.badness[:, rows].min(dim=0)
-        better = own.badness > least
-        place, chosen = places[better], rows[better]
-        self._points[place, chosen] = found[better.to(found.device)]
-        self._tally.take((place, chosen), own, better)
-        self._attack[place, chosen] = attack
-        self._settle(rows)
+    def within(self, passes: int) -> Callable[[int], None]:
+        """Return what counts the passes of this part; in all there are so many for each image."""
+        total, seen = max(1, passes * len(self._rows)), 0
 
-    def decided(self) -> Tensor:
-        """Return the worst point of each image, by draws that it was not chosen by.
+        def advance(number: int) -> None:
+            nonlocal seen
+            seen += number
+            self._reach(self._from + (self._to - self._from) * min(1.0, seen / total))
 
-        Where the noise is large these draws tell points apart badly, and what is known of the
-        attacks that found them helps: an estimate is drawn towards the mean of its attack by as
-        much of its spread as is chance (empirical Bayes).
-        """
-        rows = torch.arange(len(self.batch.images))
-        if self.batch.deterministic:
-            return self.worst(rows)
-        known = self._tally.seen > 0
-        judged = known & (known.sum(dim=0) > 1)  # where there is a choice
-        if not judged.any():
-            return self.worst(rows)
-        self._tally.clear()
-        for place, there in enumerate(judged):
-            self._rejudge(place, rows[there], DECIDE)
-        found = torch.where(judged, self._tally.badness, 0.0)
-        own = found - found.sum(dim=0) / judged.sum(dim=0).clamp(min=1)
-        expected = torch.zeros_like(own)
-        for attack in self._attack[judged].unique():
-            there = judged & (self._attack == attack)
-            expected[there] = own[there].mean()
-        spread = ((own - expected)[judged] ** 2).mean()
-        chance = (found * (1 - found)).clamp(min=0)[judged].mean() / DECIDE
-        trust = (1 - chance / spread.clamp(min=1e-12)).clamp(0, 1)
-        shrunk = torch.where(known, expected + trust * (own - expected), -math.inf)
-        return self._points[shrunk.argmax(dim=0), rows]
+        return advance
 
-    def _settle(self, rows: Tensor) -> None:
-        """Give up those whose worst point fails in draw after draw."""
-        leader = self._tally.badness[:, rows].argmax(dim=0)
-        doubtful = self._tally.always_wrong[leader, rows]
-        doubtful &= self._tally.seen[leader, rows] < self._retire
-        for place in leader[doubtful].unique().tolist():
-            self._rejudge(place, rows[doubtful & (leader == place)], self._retire - self._draws)
-        enough = self._tally.seen[leader, rows] >= self._retire
-        self._lost[rows] = self._tally.always_wrong[leader, rows] & enough
+    def finish(self) -> None:
+        """Say that all is done."""
+        self._done.fill_(1)
+        self._tell()
 
-    def _rejudge(self, place: int, rows: Tensor, draws: int) -> None:
-        if len(rows):
-            self._judge(rows, self._points[place, rows], draws, self._tally, (place, rows))
+    def _reach(self, place: float) -> None:
+        self._done[self._rows] = torch.clamp(self._done[self._rows], min=place)
+        self._done[self._contest.lost] = 1
+        self._tell()
 
-    @torch.no_grad()
-    def _judge(self, rows: Tensor, point: Tensor, draws: int, tally: _Tally, place: Any) -> None:
-        part = self.batch.rows(rows)
-        for _ in range(draws):
-            logits = part.logits(point)
-            tally.add(place, part.fooled(logits).cpu(), part.margin(logits).double().cpu())
+    def _tell(self) -> None:
+        now = int(self._done.sum() * self._passes)
+        self._advance(now - self._told)
+        self._told = now

@@ -22,6 +22,7 @@ COMMANDS = {
     "resume": "Go on with a training that was stopped.",
     "runs": "List runs with their state, accuracy and how to go on.",
     "evaluate": "Measure natural and robust accuracy of a run or of any model.",
+    "results": "Show all that was measured of one model or several.",
     "compare": "Say whether one evaluated model is better than another.",
     "transfer": "Attack one model with the images made against another.",
     "diagnose": "Look for signs that a defence only hides its gradient.",

@@ -34,10 +34,7 @@ def command(
     if json is not None:
         writable(json)
     for folder in (first, second):
-        sections = Record(folder).sections()
-        if section not in sections:
-            known = f"it has {', '.join(sections)}" if sections else "run enresnet evaluate first"
-            raise FileNotFoundError(f"{folder} has no evaluation of {section!r}: {known}")
+        Record(folder).section(section)
     found, skipped = Record(first).compare(section, Record(second), section)
     reasons = [f"{_shown(name)} is not compared: {reason}" for name, reason in skipped.items()]
     if not found:

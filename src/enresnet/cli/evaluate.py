@@ -16,7 +16,12 @@ from enresnet.cli.circumstances import hardware, versions
 from enresnet.cli.output import Ratio, print_table, write_json, write_picture, write_text
 from enresnet.cli.subjects import Subject, open_subject
 from enresnet.data import Images
-from enresnet.data.adversarial import AdversarialSet, load_adversarial_set
+from enresnet.data.adversarial import (
+    AdversarialSet,
+    describe_adversarial_set,
+    is_adversarial_set,
+    load_adversarial_set,
+)
 from enresnet.evaluation import Evaluation, evaluate
 from enresnet.evaluation.digest import digest_of
 from enresnet.evaluation.journal import remove_journal
@@ -36,7 +41,7 @@ ONE_DRAW = (
 def command(
     model: tyro.conf.Positional[str],
     *,
-    attacks: tuple[str, ...] = ("fgsm", "ifgsm20", "cw"),
+    attacks: tuple[str, ...] | None = None,
     data: str | None = None,
     eot: int | None = None,
     epsilon: Ratio | None = None,
@@ -63,7 +68,8 @@ def command(
     Args:
         model: A run's folder, a safetensors file, or module.path:name of a model or of a function
             that builds one, from images in [0, 1] to logits.
-        attacks: Their names; see enresnet attacks.
+        attacks: Their names, see enresnet attacks; by default fgsm, ifgsm20 and cw, and none on
+            images that were attacked already.
         data: Test on these images, a name or a folder, rather than on the run's own.
         eot: Draws of the model's noise averaged in every gradient; 5 for a noisy model, else 1.
         epsilon: Largest change of a pixel; by default the one the run was trained against.
@@ -91,6 +97,9 @@ def command(
         raise ValueError("--png is for --save: it says how the attacked images are kept")
     subject = open_subject(model, checkpoint=checkpoint, out=out)
     name, images = subject.images(data)
+    made = describe_adversarial_set(Path(name)) if is_adversarial_set(Path(name)) else None
+    if attacks is None:
+        attacks = () if made else ("fgsm", "ifgsm20", "cw")
     eot = eot or subject.usual_eot(images)
     if epsilon is None:
         epsilon = subject.epsilon
@@ -129,6 +138,7 @@ def command(
         journal=journal,
         share=Share(engine.rank, engine.processes, engine.wait),
         keep=sets,
+        warn=made is None,
     )
     if engine.rank:
         return
@@ -140,7 +150,8 @@ def command(
     remove_journal(journal)
     for word in said:
         print(word, file=sys.stderr)
-    _tell(result, subject, name, facts, json, markdown, latex, picture)
+    write_json(json, {**result.to_json(), **facts})
+    _tell(result, subject, name, facts, made, markdown, latex, picture)
 
 
 @dataclass(frozen=True)
@@ -222,16 +233,20 @@ def _tell(
     subject: Subject,
     data: str,
     facts: dict[str, Any],
-    json: Path | None,
+    made: dict[str, Any] | None,
     markdown: Path | None,
     latex: Path | None,
     picture: Path | None,
 ) -> None:
-    rows, details = evaluation_rows(result), detail_rows(result)
+    clean = "clean" if made is None else "as they are"
+    rows, details = evaluation_rows(result, clean=clean), detail_rows(result, clean=clean)
     title = f"{subject.name} on {data}, {result.natural.images} test images"
-    caption = (
-        f"In %, with 95 % intervals; epsilon = {facts['epsilon']:.4g}, EOT over {facts['eot']}."
-    )
+    caption = "In %, with 95 % intervals."
+    if result.robust:
+        caption = f"{caption[:-1]}; epsilon = {facts['epsilon']:.4g}, EOT over {facts['eot']}."
+    if made is not None:
+        caption += f" The images were attacked by {made['attack']} on {made['model']}."
+        caption += " What attacks them again may move as far once more." if result.robust else ""
     if result.natural.draws > 1:
         caption += (
             f" Over {result.natural.draws} draws of the noise an image: accuracy is that of a "
@@ -242,15 +257,14 @@ def _tell(
         caption += " Gradients are those that an image took in the mean, of the budget it had."
     if any(value.claimed is not None for value in result.robust.values()):
         caption += f" {ONE_DRAW}"
+    text = f"{title}. {caption}"
+    write_text(markdown, as_markdown(rows, caption=text) + "\n" + as_markdown(details))
+    write_text(latex, as_latex(rows, caption=text) + "\n" + as_latex(details))
+    if picture is not None:
+        write_picture(picture, convergence_figure(result, title))
     print_table(rows, title=title, caption=caption)
     print_table(
         details,
         caption="ECE: expected calibration error, in points; gradients and forward passes are "
         f"those that the attack took, in the mean over images. Kept in {subject.record.path}",
     )
-    write_json(json, {**result.to_json(), **facts})
-    text = f"{title}. {caption}"
-    write_text(markdown, as_markdown(rows, caption=text) + "\n" + as_markdown(details))
-    write_text(latex, as_latex(rows, caption=text) + "\n" + as_latex(details))
-    if picture is not None:
-        write_picture(picture, convergence_figure(result, title))

@@ -15,9 +15,8 @@ from torch import nn
 
 from enresnet.data import Images
 from enresnet.data.names import load_test_images
-from enresnet.evaluation.measure import from_all_over
+from enresnet.evaluation.measure import looks_deterministic
 from enresnet.evaluation.record import Record
-from enresnet.evaluation.scoring import answers_twice_the_same
 from enresnet.models import load_model
 from enresnet.training import Run
 
@@ -56,7 +55,7 @@ class Subject:
 
     def usual_eot(self, images: Images) -> int:
         """Return how many draws a gradient needs: 1 for a model that answers twice the same."""
-        return 1 if answers_twice_the_same(self.model, from_all_over(images)) else EOT
+        return 1 if looks_deterministic(self.model, images) else EOT
 
     def section(self, epsilon: float, data: str) -> str:
         """Return the part of evaluation.json for results at this radius on these images."""

@@ -18,7 +18,12 @@ from torch import Tensor
 
 from enresnet.data import Images
 from enresnet.evaluation.scoring import Scored
-from enresnet.evaluation.statistics import accuracy_interval, calibration_error
+from enresnet.evaluation.statistics import (
+    ALONE,
+    SharedNoise,
+    accuracy_interval,
+    calibration_error,
+)
 
 SUBMISSIONS = (1, 2, 5, 10, 20, 50, 100)
 Interval = tuple[float, float]
@@ -44,6 +49,7 @@ class Accuracy:
     seconds_a_prediction: float  # of one image, once
     deterministic: bool = False  # two predictions of the first images were the same
     bad: int = 0  # predictions that were not numbers; they count as wrong
+    shared_variance: float = 0.0  # of the accuracy, by noise that images may share
     attack: str | None = None
     settings: dict[str, Any] | None = None  # of the attack, exactly
     claimed: float | None = None  # what another library's attack says of itself
@@ -55,6 +61,11 @@ class Accuracy:
     def scores(self) -> Tensor:
         """The share of draws in which each image is right."""
         return torch.empty(0) if self.scored is None else self.scored.scores
+
+    @property
+    def shared(self) -> SharedNoise:
+        """How much the accuracy varies with noise that images may share."""
+        return SharedNoise(self.shared_variance, self.draws - 1)
 
     def convergence(self) -> list[dict[str, float]]:
         """Return both accuracies as they would be found with fewer draws."""
@@ -82,6 +93,22 @@ class Accuracy:
                 str(k): list(value) for k, value in self.broken_in_intervals.items()
             },
         }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Accuracy:
+        """Return what :meth:`to_json` stored; the scores of single images are not among it."""
+        known = {name: values[name] for name in cls.__dataclass_fields__ if name in values}
+        intervals = {name: tuple(value) for name, value in known.items() if "interval" in name}
+        return cls(
+            **known
+            | {name: value for name, value in intervals.items() if name != "broken_in_intervals"}
+            | {
+                "broken_in": {int(k): value for k, value in values["broken_in"].items()},
+                "broken_in_intervals": {
+                    int(k): tuple(value) for k, value in values["broken_in_intervals"].items()
+                },
+            }
+        )
 
 
 @dataclass(frozen=True)
@@ -148,6 +175,7 @@ def summarise(
         seconds_a_prediction=scored.seconds / (len(scored) * draws),
         deterministic=deterministic,
         bad=scored.bad,
+        shared_variance=(ALONE if apart or draws == 1 else SharedNoise.of(single)).variance,
         attack=attack,
         settings=settings,
         claimed=None if claimed is None else float(claimed.float().mean()),

@@ -62,6 +62,13 @@ def identify(model: Model, shape: Sequence[int] | None = None) -> Identity:
     return Identity(look.digest.hexdigest()[:16], look.blind and not answers)
 
 
+def reachable(model: Model) -> list[Any]:
+    """Return what a model holds, as far as can be seen: modules, streams, and all else."""
+    look = _Look()
+    look.at(model)
+    return [thing for _, thing in look.met.values()]
+
+
 def _answers(model: Model, shape: Sequence[int]) -> str:
     """Return the likeliest classes of a few images that are always the same; "" if they vary.
 
@@ -82,7 +89,7 @@ class _Look:
     def __init__(self) -> None:
         self.digest = hashlib.sha256()
         self.blind = False
-        self._met: dict[int, tuple[int, Any]] = {}
+        self.met: dict[int, tuple[int, Any]] = {}
 
     def add(self, *words: object) -> None:
         self.digest.update(repr(words).encode())
@@ -91,11 +98,11 @@ class _Look:
         """Take in a model, or anything that it holds."""
         if isinstance(thing, _PLAIN):
             self.add(thing)
-        elif id(thing) in self._met:
-            self.add("again", self._met[id(thing)][0])
+        elif id(thing) in self.met:
+            self.add("again", self.met[id(thing)][0])
         elif depth <= DEEP:
             # The thing itself is kept, or another could get its address.
-            self._met[id(thing)] = (len(self._met), thing)
+            self.met[id(thing)] = (len(self.met), thing)
             self._inside(thing, depth + 1)
 
     def _inside(self, thing: Any, depth: int) -> None:

@@ -45,11 +45,7 @@ class Journal:
             there = json.loads(path.read_text())
         except ValueError as error:
             raise ValueError(f"{path} is not JSON ({error}); remove {self.folder}") from error
-        differing = [
-            f"{name} {_brief(there.get(name))} there, {_brief(self._header.get(name))} here"
-            for name in sorted({*there, *self._header})
-            if there.get(name) != self._header.get(name)
-        ]
+        differing = _differing(there, self._header)
         if differing:
             raise FileExistsError(
                 f"{self.folder} holds the journal of another evaluation, not finished "
@@ -128,6 +124,18 @@ def _digest(content: bytes) -> bytes:
     return f"{zlib.crc32(content):08x}".encode()
 
 
+def _differing(there: dict[str, Any], here: dict[str, Any], path: str = "") -> list[str]:
+    """Return where two headers differ, and how."""
+    found = []
+    for name in sorted({*there, *here}):
+        one, two = there.get(name), here.get(name)
+        if isinstance(one, dict) and isinstance(two, dict):
+            found += _differing(one, two, f"{path}{name} ")
+        elif one != two:
+            found.append(f"{path}{name} {_brief(one)} there, {_brief(two)} here")
+    return found
+
+
 def _brief(value: Any) -> str:
-    text = json.dumps(value)
+    text = "nothing" if value is None else json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -109,6 +109,8 @@ def diagnose(
     """
     radius = check_epsilon(epsilon, "linf")
     checks.integer("eot", eot, low=1)
+    if limit is not None:
+        checks.integer("limit", limit, low=2)
     patient = _Patient(model, as_images(dataset).first(limit), radius, eot, draws, batch_size, seed)
     oracles = oracles or {}
     stages = 5 + len(STEPS) + len(_radii(radius)) + len(oracles) + (natural is not None)
@@ -303,7 +305,7 @@ def _more_of_the_rest(patient: _Patient, eot: int) -> list[Check]:
 
 
 def _effort(name: str, what: str, less: Accuracy, more: Accuracy) -> Check:
-    mean, low, _ = paired_difference(less.scores, more.scores)
+    mean, low = _difference(less, more)
     return Check.of(
         name,
         f"{what}: {100 * less.accuracy:.1f} to {100 * more.accuracy:.1f} %",
@@ -370,7 +372,7 @@ def _no_better(
     name: str, strong: Accuracy, weak: Accuracy, strong_name: str, weak_name: str, meaning: str
 ) -> Check:
     """Check that the attack that should be the stronger one is."""
-    mean, low, _ = paired_difference(strong.scores, weak.scores)
+    mean, low = _difference(strong, weak)
     return Check.of(
         name,
         f"{strong_name} leaves {100 * strong.accuracy:.1f} %, {weak_name} "
@@ -378,6 +380,13 @@ def _no_better(
         not (mean > TOLERANCE and low > 0),
         meaning,
     )
+
+
+def _difference(one: Accuracy, two: Accuracy) -> tuple[float, float]:
+    """Return how much more accurate the first is, and at least is."""
+    shared = one.shared.and_of(two.shared)
+    mean, low, _ = paired_difference(one.scores, two.scores, shared=shared)
+    return mean, low
 
 
 _SKIPPED_BLIND = Check(

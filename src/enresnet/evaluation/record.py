@@ -20,12 +20,20 @@ from safetensors.torch import save
 from torch import Tensor
 
 from enresnet.evaluation.accuracy import Accuracy, Evaluation
-from enresnet.evaluation.statistics import Comparison, compare
+from enresnet.evaluation.statistics import Comparison, SharedNoise, compare
 from enresnet.evaluation.work import NATURAL
 from enresnet.files import replacing
 
 ABOUT = ("model", "weights", "data_name", "checkpoint", "epsilon")  # what all entries share
 EVALUATION, SCORES = "evaluation.json", "scores.safetensors"
+
+
+@dataclass(frozen=True)
+class Section:
+    """What is kept of one checkpoint at one radius on some images, by however many evaluations."""
+
+    about: dict[str, Any]
+    evaluation: Evaluation
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,21 @@ class Record:
         if not isinstance(stored, dict):
             raise ValueError(f"{self.path} must hold sections, found a {type(stored).__name__}")
         return stored
+
+    def section(self, name: str) -> Section:
+        """Return one section."""
+        sections = self.sections()
+        if name not in sections:
+            known = f"it has {', '.join(sections)}" if sections else "run enresnet evaluate first"
+            raise FileNotFoundError(f"{self.folder} has no evaluation of {name!r}: {known}")
+        stored = sections[name]
+        return Section(
+            {key: stored[key] for key in ABOUT},
+            Evaluation(
+                Accuracy.from_json(stored[NATURAL]),
+                {name: Accuracy.from_json(value) for name, value in stored["robust"].items()},
+            ),
+        )
 
     def add(
         self, section: str, result: Evaluation, *, data: str, circumstances: dict[str, Any]
@@ -123,6 +146,7 @@ class Record:
             about[key] = {
                 "draws": value.draws,
                 "deterministic": value.deterministic,
+                "shared_variance": value.shared_variance,
                 "data": data,
                 "settings": value.settings,
             }
@@ -165,8 +189,13 @@ class Record:
             found[name] = compare(
                 counts[:images] / about[key]["draws"],
                 others[twin][:images] / other_about[twin]["draws"],
+                shared=_shared(about[key]).and_of(_shared(other_about[twin])),
             )
         return found, skipped
+
+
+def _shared(about: dict[str, Any]) -> SharedNoise:
+    return SharedNoise(about.get("shared_variance", 0.0), about["draws"] - 1)
 
 
 def _data_of(section: dict[str, Any]) -> str | None:

@@ -14,6 +14,8 @@ t for so many draws: two draws tell little.
 
 .. math:: h^2 = h_{\mathrm{Wilson}}^2
           + t_{D-1}^2 \frac{D-1}{D} \sum_d (\hat p_{-d} - \bar p_{-})^2
+
+Two models that are compared have such draws each, and the difference varies with both.
 """
 
 from __future__ import annotations
@@ -57,19 +59,51 @@ def accuracy_interval(
 
 def _jackknife_error(without: Tensor, confidence: float) -> float:
     """Return the half-width that the draws alone give a figure."""
-    draws = len(without)
-    variance = (draws - 1) ** 2 / draws * float(without.double().var(correction=1))
-    return float(stdtrit(draws - 1, (1 + confidence) / 2)) * math.sqrt(variance)
+    return SharedNoise.of(without).half_width(confidence)
+
+
+@dataclass(frozen=True)
+class SharedNoise:
+    """How much a figure varies with draws that all images share."""
+
+    variance: float = 0.0
+    freedom: int = 0  # degrees of freedom of that estimate: draws less one
+
+    @classmethod
+    def of(cls, without: Tensor) -> SharedNoise:
+        """Return it by the jackknife, from the figures that all draws but one give."""
+        draws = len(without)
+        variance = (draws - 1) ** 2 / draws * float(without.double().var(correction=1))
+        return cls(variance, draws - 1)
+
+    def and_of(self, other: SharedNoise) -> SharedNoise:
+        """Return that of the difference of two figures, with draws of their own."""
+        known = [noise.freedom for noise in (self, other) if noise.variance > 0]
+        return SharedNoise(self.variance + other.variance, min(known, default=0))
+
+    def half_width(self, confidence: float) -> float:
+        """Return what it alone adds to either side of an interval."""
+        if self.variance == 0:
+            return 0.0
+        return float(stdtrit(self.freedom, (1 + confidence) / 2)) * math.sqrt(self.variance)
+
+
+ALONE = SharedNoise()
 
 
 def paired_difference(
-    scores: Tensor, others: Tensor, confidence: float = CONFIDENCE
+    scores: Tensor,
+    others: Tensor,
+    confidence: float = CONFIDENCE,
+    *,
+    shared: SharedNoise = ALONE,
 ) -> tuple[float, float, float]:
     """Return the mean of ``scores`` less that of ``others`` on the same images, and its interval.
 
     Student's t over the differences of single images: what both models find easy or hard cancels.
     Never narrower than Wilson's interval is for as many images without a single difference; and
-    where the test by sign flips does not tell the difference from 0, it reaches 0.
+    where the test by sign flips does not tell the difference from 0, it reaches 0. ``shared`` is
+    the noise that images have in common.
     """
     if scores.shape != others.shape or len(scores) < 2:
         raise ValueError(
@@ -77,17 +111,22 @@ def paired_difference(
             f"{len(others)}"
         )
     differences = _differences(scores, others)
-    count, mean = len(differences), float(differences.mean())
-    quantile = float(stdtrit(count - 1, (1 + confidence) / 2))
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
-    half = max(
-        quantile * math.sqrt(float(differences.var(correction=1)) / count),
-        z * z / (count + z * z),
-    )
+    mean, half = float(differences.mean()), _half_width(differences, confidence, shared)
     low, high = max(-1.0, mean - half), min(1.0, mean + half)
     if not low <= 0 <= high and _sign_flips(differences) >= 1 - confidence:
         low, high = min(low, 0.0), max(high, 0.0)
     return mean, low, high
+
+
+def _half_width(differences: Tensor, confidence: float, shared: SharedNoise) -> float:
+    count = len(differences)
+    quantile = float(stdtrit(count - 1, (1 + confidence) / 2))
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    by_images = max(
+        quantile * math.sqrt(float(differences.var(correction=1)) / count),
+        z * z / (count + z * z),
+    )
+    return math.hypot(by_images, shared.half_width(confidence))
 
 
 @dataclass(frozen=True)
@@ -112,17 +151,18 @@ class Comparison:
         return {**asdict(self), "interval": list(self.interval), "verdict": self.verdict}
 
 
-def compare(scores: Tensor, others: Tensor) -> Comparison:
+def compare(scores: Tensor, others: Tensor, *, shared: SharedNoise = ALONE) -> Comparison:
     """Compare the scores of two models on the same images.
 
     Were the models alike, each image's difference could as well have the other sign: the p-value
     is the share of all such flips whose mean is as far from 0. For right-or-wrong scores that is
     McNemar's (1947) exact test. The interval is of the same mind: the p-value is below 5 % where
-    the interval leaves 0 out, and nowhere else.
+    the interval leaves 0 out, and nowhere else. ``shared`` is the noise that images have in common,
+    which flips of single images know nothing of.
     """
-    mean, low, high = paired_difference(scores, others)
+    mean, low, high = paired_difference(scores, others, shared=shared)
     differences = _differences(scores, others)
-    p_value = max(_sign_flips(differences), _interval_p_value(differences))
+    p_value = max(_sign_flips(differences), _interval_p_value(differences, shared))
     binary = bool(((scores == 0) | (scores == 1)).all() and ((others == 0) | (others == 1)).all())
     test = "McNemar, exact" if binary else f"sign flips, {FLIPS:,}"
     return Comparison(mean, (low, high), p_value, test, len(scores))
@@ -153,8 +193,16 @@ def _sign_flips(differences: Tensor) -> float:
     return (reached + 1) / (FLIPS + 1)
 
 
-def _interval_p_value(differences: Tensor) -> float:
+def _interval_p_value(differences: Tensor, shared: SharedNoise) -> float:
     """Return the level at which the interval of :func:`paired_difference` would just reach 0."""
+    if shared.variance > 0:
+        size = abs(float(differences.mean()))
+        low, high = 1e-9, 1.0
+        while high - low > 1e-4 * high:
+            middle = math.sqrt(low * high)
+            wide = _half_width(differences, 1 - middle, shared) > size
+            low, high = (middle, high) if wide else (low, middle)
+        return high
     count, mean = len(differences), abs(float(differences.mean()))
     error = math.sqrt(float(differences.var(correction=1)) / count)
     by_spread = 2 * float(stdtr(count - 1, -mean / error)) if error > 0 else float(mean == 0)

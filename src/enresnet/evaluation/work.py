@@ -1,8 +1,8 @@
 """Evaluations in pieces: one attack on one batch, scored by one model or several.
 
 With a seed, every piece draws from streams of its own, named after seed, attack and place: pieces
-can be done in any order, by any process, before or after a crash, with the same result. (That is
-known of our own noise; what else in a model draws from torch's global generator goes its own way.)
+can be done in any order, by any process, before or after a crash, with the same result. That holds
+for our own noise and for what draws from torch's global generators.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from enresnet.attacks import Attack
-from enresnet.attacks.gradient import Model, module_of
+from enresnet.attacks.gradient import Model
+from enresnet.attacks.precision import fast_bfloat16
 from enresnet.data import Images
-from enresnet.evaluation.digest import Identity, identify
+from enresnet.evaluation.digest import Identity, identify, reachable
 from enresnet.evaluation.journal import Journal, packed, unpacked
 from enresnet.evaluation.scoring import Scored, score_draws
 from enresnet.models.noise import NoiseStream, streams_of
-from enresnet.progress import Advance, progress_bar
+from enresnet.progress import counted, progress_bar
 from enresnet.randomness import named_seed
 
 NATURAL = "natural"
@@ -155,6 +156,7 @@ class Work:
             "batch_size": self.batch_size,
             "seed": self.seed,
             "torch": torch.__version__,
+            "bfloat16": fast_bfloat16(torch.device("cpu")),  # what precision "auto" depends on
         }
 
     def do(
@@ -191,7 +193,7 @@ class Work:
             own_streams(self._models(), self.seed) as reseed,
         ):
             for unit in mine:
-                with _counted(advance, self._cost(unit), unit.attack) as passed:
+                with counted(advance, self._cost(unit), unit.attack) as passed:
                     result = self._compute(unit, reseed, passed)
                 done[unit] = result
                 if append is not None:
@@ -262,40 +264,34 @@ class Work:
 
 
 @contextmanager
-def _counted(advance: Advance, cost: int, text: str) -> Iterator[Callable[[int], None]]:
-    """Yield a function that takes passes as they come; in the end they amount to ``cost``."""
-    done = 0
-
-    def passed(number: int) -> None:
-        nonlocal done
-        step = min(number, cost - done)
-        done += step
-        advance(step, text)
-
-    yield passed
-    advance(cost - done, text)
-
-
-@contextmanager
 def own_streams(models: Iterable[Model], seed: int | None) -> Iterator[Callable[[str], None]]:
     """Yield a function that starts the models' noise anew, under a name.
 
-    The noise is put back where it was after; without a seed it is left alone.
+    That is our own noise, also inside other people's models and functions, and torch's global
+    generators. All are put back where they were after; without a seed they are left alone.
     """
-    streams: set[NoiseStream] = set()
+    if seed is None:
+        yield lambda _: None
+        return
+    streams: dict[NoiseStream, None] = {}
     for model in models:
-        if (module := module_of(model)) is not None:
-            streams |= streams_of(module)
+        for thing in reachable(model):
+            if isinstance(thing, NoiseStream):
+                streams[thing] = None
+            elif isinstance(thing, nn.Module):
+                streams |= dict.fromkeys(streams_of(thing))
     states = {stream: stream.get_state() for stream in streams}
 
     def reseed(name: str) -> None:
-        if seed is not None:
-            for stream in streams:
-                stream.manual_seed(named_seed(seed, f"noise {name}"))
+        for number, stream in enumerate(streams):
+            own = f"noise {name}" + (f" {number}" if number else "")  # no two may be alike
+            stream.manual_seed(named_seed(seed, own))
+        torch.manual_seed(named_seed(seed, f"torch {name}"))
 
-    try:
-        yield reseed
-    finally:
-        if seed is not None:
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(list(devices)):
+        try:
+            yield reseed
+        finally:
             for stream, state in states.items():
                 stream.set_state(state)

@@ -196,9 +196,9 @@ def noise_modules(model: nn.Module) -> Iterator[NoiseInjection]:
     return (module for module in model.modules() if isinstance(module, NoiseInjection))
 
 
-def streams_of(model: nn.Module) -> set[NoiseStream]:
-    """Return the streams that the model's noise comes from; mostly one."""
-    return {module.stream for module in noise_modules(model)}
+def streams_of(model: nn.Module) -> list[NoiseStream]:
+    """Return the streams that the model's noise comes from, in their order; mostly one."""
+    return list(dict.fromkeys(module.stream for module in noise_modules(model)))
 
 
 def seed_noise(model: nn.Module, generator: torch.Generator) -> None:

@@ -9,15 +9,22 @@ from enresnet.evaluation import Accuracy, Evaluation
 Row = dict[str, str]
 
 
-def evaluation_rows(result: Evaluation) -> list[Row]:
-    """Return the accuracies on clean images and under each attack, in per cent."""
-    values = _values(result)
+def evaluation_rows(result: Evaluation, *, clean: str = "clean") -> list[Row]:
+    """Return the accuracies on clean images and under each attack, in per cent.
+
+    ``clean`` is what the images are called that no attack here has changed.
+    """
+    values = _values(result, clean)
     draws = max(value.draws for value in values.values())
     claimed = any(value.claimed is not None for value in values.values())
     budgeted = any("budget" in (value.settings or {}) for value in values.values())
+    counts = {value.images for value in values.values()}
     rows = []
     for name, value in values.items():
-        row = {"images": name, "accuracy": with_interval(value.accuracy, value.interval)}
+        row = {"images": name}
+        if len(counts) > 1:
+            row["number"] = str(value.images)
+        row |= {"accuracy": with_interval(value.accuracy, value.interval)}
         if draws > 1:  # of a model that answers always the same they say nothing new
             tries = max(k for k in value.broken_in if k <= 10)
             row["averaged"] = with_interval(value.averaged, value.averaged_interval)
@@ -33,10 +40,10 @@ def evaluation_rows(result: Evaluation) -> list[Row]:
     return rows
 
 
-def detail_rows(result: Evaluation) -> list[Row]:
+def detail_rows(result: Evaluation, *, clean: str = "clean") -> list[Row]:
     """Return what stands beside the accuracies: classes, calibration, cost."""
     rows = []
-    for name, value in _values(result).items():
+    for name, value in _values(result, clean).items():
         worst = min(value.per_class, key=lambda key: value.per_class[key])
         rows.append(
             {
@@ -59,8 +66,8 @@ def _spent(value: Accuracy) -> str:
     return spent if budget is None else f"{spent or 0} of {budget}"
 
 
-def _values(result: Evaluation) -> dict[str, Accuracy]:
-    return {"clean": result.natural, **result.robust}
+def _values(result: Evaluation, clean: str) -> dict[str, Accuracy]:
+    return {clean: result.natural, **result.robust}
 
 
 def with_interval(value: float, interval: tuple[float, float]) -> str:

@@ -1,0 +1,48 @@
+"""``enresnet results``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tyro
+
+from enresnet.cli.output import print_table, write_json, write_text
+from enresnet.evaluation.record import Record
+from enresnet.files import writable
+from enresnet.report.tables import as_latex, as_markdown, evaluation_rows
+
+
+def command(
+    folders: tyro.conf.Positional[tuple[Path, ...]],
+    *,
+    section: str = "best",
+    json: Path | None = None,
+    markdown: Path | None = None,
+    latex: Path | None = None,
+) -> None:
+    """Show all that was measured of one model or several, by however many evaluations.
+
+    Args:
+        folders: Folders of runs, or of other evaluations.
+        section: Of their evaluation.json: best, last, or another that is there.
+        json: Also write the results to this file.
+        markdown: Also write the tables to this file.
+        latex: Also write the tables to this file.
+    """
+    for path in (json, markdown, latex):
+        if path is not None:
+            writable(path)
+    if not folders:
+        raise ValueError("name the folder of a run, or several")
+    found = {str(folder): Record(folder).section(section) for folder in folders}
+    tables = {}
+    for name, kept in found.items():
+        title = f"{name}: {kept.about['model']} on {kept.about['data_name']}"
+        tables[title] = evaluation_rows(kept.evaluation)
+    caption = "In %, with 95 % intervals."
+    write_json(json, {name: kept.evaluation.to_json() for name, kept in found.items()})
+    for path, written in ((markdown, as_markdown), (latex, as_latex)):
+        texts = [written(rows, caption=f"{title}. {caption}") for title, rows in tables.items()]
+        write_text(path, "\n".join(texts))
+    for title, rows in tables.items():
+        print_table(rows, title=title, caption=caption)
