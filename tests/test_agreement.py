@@ -129,6 +129,30 @@ class TestAutoAttack:
         assert value.claimed < 0.6
         assert value.accuracy == pytest.approx(0.8, abs=0.03)
 
+    @pytest.mark.parametrize(("version", "classes"), [("standard", 3), ("rand", 2)])
+    def test_too_few_classes_are_named(self, version, classes):
+        attack = AutoAttack(epsilon=0.1, version=version, generator=seeded())
+        with pytest.raises(ValueError, match=f"classes, found {classes}; use strongest"):
+            attack(
+                lambda x: x.flatten(1)[:, :classes], torch.rand(2, 1, 4, 4), torch.tensor([0, 1])
+            )
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+    def test_fewer_than_ten_classes_and_any_float(self, dtype):
+        """In the ball to the last bit, and its gradients are counted."""
+        images = torch.rand(6, 1, 4, 4, generator=seeded()).to(dtype)
+        weight = torch.randn(16, 5, generator=seeded(1)).to(dtype)
+
+        def model(x):
+            return x.flatten(1) @ weight
+
+        labels = model(images).argmax(dim=1)
+        attack = _quick(AutoAttack(epsilon=0.1, generator=seeded()))
+        found = attack(model, images, labels)
+        assert found.dtype == dtype
+        assert (found.double() - images.double()).abs().max() <= 0.1
+        assert attack.spent[0] > 0
+
     def test_by_name(self):
         assert create_attack("autoattack_rand").version == "rand"
         assert repr(create_attack("autoattack")) == "AutoAttack(epsilon=8/255, version='standard')"

@@ -247,3 +247,58 @@ def test_noise_that_comes_later_is_seen():
     value = evaluate(Moody(), (images, LABELS), draws=4, batch_size=16).natural
     assert value.draws == 4
     assert not value.deterministic
+
+
+class OffTheLevels(torch.nn.Module):
+    """Noisy wherever a pixel is not on one of the data's levels: no clean image shows it."""
+
+    def forward(self, images):
+        off = ((images * 16) % 1 != 0).flatten(1).any(dim=1)
+        logits = 4 * images.flatten(1)[:, :4]
+        return logits + off[:, None] * torch.randn(logits.shape)
+
+
+def test_noise_that_only_attacked_images_meet_is_seen():
+    images = (IMAGES * 16).round() / 16
+    attack = PGD(epsilon=0.05, steps=3, generator=seeded())
+    value = evaluate(OffTheLevels(), (images, LABELS), [attack], draws=4, warn=False)
+    assert value.robust["pgd3"].draws == 4
+
+
+class TestImagesThatWereAttacked:
+    def test_no_attack_is_run_on_them_unless_asked_for(self, capsys):
+        assert run("--attacks", "fgsm", "--epsilon", "0.3", "--save", "sets") == 0
+        capsys.readouterr()
+        words = ["evaluate", "net:other", "--data", "sets/fgsm", "--out", "b", "--draws", "2"]
+        assert main([*words, "--json", "b.json"]) == 0
+        said = capsys.readouterr()
+        assert json.loads(Path("b.json").read_text())["robust"] == {}
+        assert "as they are" in said.out
+        assert "clean" not in said.out
+        assert "FGSM(epsilon=0.3" in said.out
+        assert "chance" not in said.err
+        assert main([*words, "--attacks", "noise"]) == 0
+        assert "as far once more" in " ".join(capsys.readouterr().out.split())
+
+
+def test_all_results_in_one_table(capsys):
+    assert run("--attacks", "fgsm") == 0
+    assert run("--attacks", "noise", "--limit", "12") == 0
+    capsys.readouterr()
+    files = ["--json", "r.json", "--markdown", "r.md", "--latex", "r.tex"]
+    assert main(["results", "out", *files]) == 0
+    text = Path("r.md").read_text()
+    assert [line.split(" | ")[:2] for line in text.splitlines()[2:5]] == [
+        ["| clean", "24"],
+        ["| fgsm", "24"],
+        ["| noise", "12"],
+    ]
+    kept = json.loads(Path("out/evaluation.json").read_text())["best"]
+    found = json.loads(Path("r.json").read_text())["out"]
+    assert found["robust"]["fgsm"]["interval"] == kept["robust"]["fgsm"]["interval"]
+    assert found["natural"]["broken_in"] == kept["natural"]["broken_in"]
+    assert r"\begin{tabular}" in Path("r.tex").read_text()
+    assert main(["results", "nowhere"]) == 2
+    assert "run enresnet evaluate first" in capsys.readouterr().err
+    assert main(["results", "out", "--section", "last"]) == 2
+    assert "it has best" in capsys.readouterr().err

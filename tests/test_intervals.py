@@ -9,6 +9,7 @@ from enresnet.data import Images
 from enresnet.evaluation import accuracy_interval, compare, evaluate, paired_difference
 from enresnet.evaluation.accuracy import summarise
 from enresnet.evaluation.scoring import Scored
+from enresnet.evaluation.statistics import SharedNoise
 from problems import SmallNet, random_problem, seeded
 
 PHI = Normal(0.0, 1.0).cdf
@@ -173,6 +174,38 @@ class TestComparisons:
                 _, low, high = paired_difference(one, two)
                 covered += low <= 0.1 <= high
             assert covered / 400 >= 0.93
+
+    @pytest.mark.parametrize("draws", [3, 10])
+    def test_equal_models_whose_images_share_noise_are_rarely_called_different(self, draws):
+        generator, blind, wide = seeded(draws), 0, 0
+        for _ in range(200):
+            ease = 2 * torch.randn(200, 1, generator=generator)
+            found = []
+            for _ in range(2):
+                luck = 0.5 * torch.randn(1, draws, generator=generator)
+                right = torch.bernoulli(PHI(ease + luck), generator=generator)
+                found.append((right.mean(dim=1), SharedNoise.of(without(right))))
+            (one, first), (two, second) = found
+            shared = first.and_of(second)
+            value = compare(one, two, shared=shared)
+            low, high = value.interval
+            assert (value.p_value < 0.05) == (not low <= 0 <= high)
+            wide += value.verdict != "undecided"
+            blind += compare(one, two).verdict != "undecided"
+        assert wide / 200 <= 0.08
+        assert blind / 200 > 0.2  # so that this test can fail
+
+    def test_an_evaluation_knows_whether_images_share_noise(self):
+        class Dropped(torch.nn.Module):
+            def forward(self, images):
+                return images.flatten(1)[:, :4] + torch.randn(1, 4)
+
+        images, labels = random_problem((60, 3, 8, 8))
+        value = evaluate(Dropped(), (images, labels), draws=8, seed=0, warn=False).natural
+        assert value.shared.variance > 0
+        assert value.shared.freedom == 7
+        alone = evaluate(SmallNet().eval(), (images, labels), warn=False).natural
+        assert alone.shared.and_of(alone.shared).variance == 0
 
     def test_all_and_nothing(self):
         found = compare(torch.ones(10), torch.zeros(10))

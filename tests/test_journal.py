@@ -9,12 +9,13 @@ import time
 
 import pytest
 import torch
+from torch import nn
 
 from enresnet.attacks import FGSM, PGD
 from enresnet.cli import main
 from enresnet.evaluation import evaluate
 from enresnet.evaluation.journal import Journal, packed, unpacked
-from enresnet.evaluation.work import Share
+from enresnet.evaluation.work import Share, own_streams
 from enresnet.models import create_model
 from enresnet.models.noise import streams_of
 from problems import SmallNet, random_problem, seeded
@@ -158,6 +159,53 @@ def test_bits_are_packed(shape):
 def test_a_foreign_model_has_no_stream_to_seed(tmp_path):
     network = SmallNet().eval()
     assert facts(run(tmp_path / "j", network=network)) == facts(run(network=network))
+
+
+def test_streams_of_one_model_are_told_apart():
+    """Or two members with the same weights would answer the same."""
+    one, two = (create_model("en1_resnet8", num_classes=4, generator=seeded()) for _ in range(2))
+    both = nn.ModuleList([one, two]).eval()
+    with torch.no_grad(), own_streams([both], 0) as reseed:
+        reseed("here")
+        first = (one(IMAGES), two(IMAGES))
+        reseed("here")
+        again = (one(IMAGES), two(IMAGES))
+    assert not torch.equal(*first)
+    assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
+
+
+def test_a_seed_fixes_all_noise_that_torch_draws(tmp_path):
+    """Ours inside a function, and that of torch's global generator."""
+    network = model()
+
+    def inside(images):
+        return network(images)
+
+    class Dropped(nn.Module):
+        def forward(self, images):
+            return network(images) + 0.5 * torch.randn(len(images), 4)
+
+    state = torch.get_rng_state()
+    for other in (inside, Dropped()):
+        whole = facts(run(network=other))
+        assert facts(run(network=other)) == whole
+        assert facts(run(tmp_path / type(other).__name__, network=other)) == whole
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_only_what_differs_is_told(tmp_path):
+    run(tmp_path / "j")
+    other = [FGSM(eot=7), PGD(steps=2, eot=2, generator=seeded())]
+    with pytest.raises(FileExistsError, match=r"\(attacks fgsm eot 2 there, 7 here\)"):
+        evaluate(
+            model(),
+            (IMAGES, LABELS),
+            other,
+            draws=4,
+            batch_size=16,
+            seed=3,
+            journal=tmp_path / "j",
+        )
 
 
 @pytest.fixture(scope="module")
