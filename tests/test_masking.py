@@ -9,6 +9,7 @@ from torch import nn
 from enresnet.cli import main
 from enresnet.data import load_data
 from enresnet.evaluation.masking import diagnose
+from enresnet.evaluation.work import Work
 from enresnet.models import create_model
 from enresnet.training import Trainer, load_recipe
 from problems import seeded
@@ -85,6 +86,27 @@ class Drowned(nn.Module):
         return plain + (noise * (images - images.detach())).flatten(1).sum(dim=1, keepdim=True) * (
             torch.randn(1, plain.shape[1], generator=self.generator)
         )
+
+
+def test_what_was_measured_is_not_measured_again(natural, data, tmp_path, monkeypatch):
+    """Killed halfway, the same call goes on; its result is that of one that was not."""
+    options = {"limit": 16, "queries": 20, "oracles": {"itself": natural}, "natural": natural}
+    whole = examined(natural, data, **options)
+    compute, done = Work._compute, []
+
+    def counted(self, unit, *rest):
+        if len(done) == 20:
+            raise KeyboardInterrupt
+        done.append(unit)
+        return compute(self, unit, *rest)
+
+    monkeypatch.setattr(Work, "_compute", counted)
+    with pytest.raises(KeyboardInterrupt):
+        examined(natural, data, journal=tmp_path / "j", **options)
+    monkeypatch.setattr(Work, "_compute", compute)
+    assert examined(natural, data, journal=tmp_path / "j", **options) == whole
+    monkeypatch.setattr(Work, "_compute", counted)  # which would stop at once
+    assert examined(natural, data, journal=tmp_path / "j", **options) == whole
 
 
 def test_an_honest_model_passes(honest, natural, data):

@@ -11,9 +11,12 @@ from enresnet.cli.circumstances import hardware, versions
 from enresnet.cli.output import Ratio, print_table, write_json, write_picture
 from enresnet.cli.subjects import open_subject
 from enresnet.evaluation.digest import digest_of
+from enresnet.evaluation.journal import remove_journal
 from enresnet.evaluation.masking import diagnose
 from enresnet.files import writable
 from enresnet.report.figures import diagnosis_figure
+
+JOURNAL = "diagnosis.journal"
 
 
 def command(
@@ -34,6 +37,9 @@ def command(
     picture: Path | None = None,
 ) -> int:
     """Look for signs that a model only hides its gradient; exit code 1 if there is one.
+
+    Results are kept in a journal in the run's folder while they come: killed, the same command goes
+    on where it stopped.
 
     Args:
         model: A run's folder, a safetensors file, or module.path:name of a model or of a function
@@ -58,6 +64,7 @@ def command(
     if eot is not None:
         checks.integer("eot", eot, low=1)
     subject = open_subject(model, checkpoint=checkpoint)
+    journal = subject.folder / JOURNAL
     name, images = subject.images(data)
     result = diagnose(
         subject.model,
@@ -71,6 +78,7 @@ def command(
         oracles={other: open_subject(other).model for other in oracle},
         natural=None if natural is None else open_subject(natural).model,
         seed=seed,
+        journal=journal,
     )
     facts = {
         "model": subject.name,
@@ -97,6 +105,7 @@ def command(
         title=title,
         caption=f"epsilon = {result.epsilon:.4g}, EOT over {result.eot}. The curves: {picture}",
     )
+    remove_journal(journal)
     for check in result.warnings:
         print(f"warning: {check.name}? {check.figure}. {check.meaning}")
     return 1 if result.warnings else 0

@@ -8,9 +8,12 @@ on the same images, and a check warns only where the paired difference is beyond
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,8 +25,8 @@ from enresnet.attacks.gradient import Model, expected_gradient, frozen
 from enresnet.attacks.ifgsm import check_epsilon
 from enresnet.attacks.losses import cross_entropy
 from enresnet.data import Images
-from enresnet.evaluation.accuracy import Accuracy
-from enresnet.evaluation.measure import as_images, evaluate, transfer
+from enresnet.evaluation.accuracy import Accuracy, Evaluation
+from enresnet.evaluation.measure import as_images, transfer
 from enresnet.evaluation.statistics import paired_difference
 from enresnet.progress import progress_bar
 from enresnet.randomness import named_generator
@@ -99,19 +102,23 @@ def diagnose(
     oracles: Mapping[str, Model] | None = None,
     natural: Model | None = None,
     seed: int = 0,
+    journal: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
 ) -> Diagnosis:
     """Return what speaks for and against the gradients of ``model``.
 
     ``oracles`` are other models whose adversarial images are tried on it; ``natural`` is the same
     network trained without attacks, which no honest attack leaves standing. ``queries`` are the
-    steps of the black-box search.
+    steps of the black-box search. ``journal``, a folder, keeps results as they come, and the same
+    call goes on from there.
     """
     radius = check_epsilon(epsilon, "linf")
     checks.integer("eot", eot, low=1)
     if limit is not None:
         checks.integer("limit", limit, low=2)
-    patient = _Patient(model, as_images(dataset).first(limit), radius, eot, draws, batch_size, seed)
+    data = as_images(dataset).first(limit)
+    book = None if journal is None else Path(journal)
+    patient = _Patient(model, data, radius, eot, draws, batch_size, seed, book)
     oracles = oracles or {}
     stages = 5 + len(STEPS) + len(_radii(radius)) + len(oracles) + (natural is not None)
     with progress_bar("diagnosing", stages, show=progress) as advance:
@@ -155,8 +162,10 @@ class _Patient:
         draws: int,
         batch_size: int,
         seed: int,
+        journal: Path | None,
     ) -> None:
         self.model, self.data, self.epsilon, self.eot = model, data, epsilon, eot
+        self._journal = journal
         self.options: dict[str, Any] = {
             "draws": draws,
             "batch_size": batch_size,
@@ -171,12 +180,21 @@ class _Patient:
         """Return the accuracy under an attack, measured once."""
         key = f"{attack!r} of {id(oracle)}"
         if key not in self._known:
-            maker = self.model if oracle is None else oracle
-            result = transfer(maker, self.model, self.data, [attack], **self.options)
+            result = self.measured(self.model if oracle is None else oracle, self.model, attack)
             self._known[key] = result.robust[attack.name]
-            self._known.setdefault("clean", result.natural)
-            self.advance(1)
         return self._known[key]
+
+    def measured(self, oracle: Model, target: Model, attack: Attack) -> Evaluation:
+        """Return what an attack on one model does to another."""
+        own = None
+        if self._journal is not None:
+            # Each has a journal of its own, named after what decides its result but the models.
+            place = (oracle is self.model, target is self.model, len(self._known))
+            about = repr((attack.settings(), place, len(self.data), self.options))
+            own = self._journal / hashlib.sha256(about.encode()).hexdigest()[:16]
+        result = transfer(oracle, target, self.data, [attack], journal=own, **self.options)
+        self.advance(1)
+        return result
 
     def iterative(self, steps: int, size: float | None = None) -> Accuracy:
         """Return the accuracy under IFGSM; a few steps are long enough to cross the ball."""
@@ -356,8 +374,7 @@ def _slope(patient: _Patient) -> list[Check]:
 
 def _natural(patient: _Patient, natural: Model) -> Check:
     attack = IFGSM(epsilon=patient.epsilon, steps=20, eot=patient.eot)
-    result = evaluate(natural, patient.data, [attack], **patient.options)
-    patient.advance(1)
+    result = patient.measured(natural, natural, attack)
     left, own = result.robust[attack.name].accuracy, patient.iterative(20).accuracy
     return Check.of(
         "without adversarial training it falls",
