@@ -245,7 +245,8 @@ def test_any_model(name, tmp_path, monkeypatch, capsys):
 
 
 def test_tables_and_pictures(runs, tmp_path):
-    files = {name: tmp_path / f"t.{name}" for name in ("markdown", "latex", "picture")}
+    endings = {"markdown": "md", "latex": "tex", "picture": "png"}
+    files = {name: tmp_path / f"t.{ending}" for name, ending in endings.items()}
     words = [word for name, path in files.items() for word in (f"--{name}", str(path))]
     arguments = ["evaluate", str(runs[0]), "--attacks", "fgsm", "--limit", "30", "--draws", "3"]
     assert main([*arguments, *words, "--out", str(tmp_path / "o")]) == 0

@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -191,6 +193,12 @@ class TestTables:
         assert "eot must be at least 1, found 0" in capsys.readouterr().err
 
 
+def test_a_picture_of_no_known_kind_is_refused_before_any_work(capsys):
+    assert run("--attacks", "fgsm", "--picture", "draws.jpeg") == 2
+    assert "--picture must end in .png, .svg, .pdf, found draws.jpeg" in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
 class TestJournals:
     def test_a_kill_while_the_header_is_written(self, tmp_path):
         folder = tmp_path / "j"
@@ -302,3 +310,10 @@ def test_all_results_in_one_table(capsys):
     assert "run enresnet evaluate first" in capsys.readouterr().err
     assert main(["results", "out", "--section", "last"]) == 2
     assert "it has best" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    command = f"{sys.executable} -m enresnet attacks | head -1; echo ${{PIPESTATUS[0]}}"
+    ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert ended.stderr == ""
+    assert ended.stdout.splitlines()[-1] in ("141", "0")  # 0 where all was written in time

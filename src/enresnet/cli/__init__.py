@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import sys
 from collections.abc import Sequence
 
@@ -62,6 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     except FloatingPointError as error:
         return _refuse(str(error), once=True)
+    except BrokenPipeError:  # who reads our output has seen enough, as head does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13
     except (ValueError, TypeError, OSError, MemoryError) as error:
         return _refuse(str(error))
     except KeyboardInterrupt:

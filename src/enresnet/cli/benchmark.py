@@ -10,9 +10,9 @@ from typing import Any
 import enresnet
 from enresnet import checks
 from enresnet.cli.circumstances import machine
-from enresnet.cli.output import print_table, write_json
+from enresnet.cli.output import check_outputs, print_table, write_json
 from enresnet.drawing import as_png, blank, plain
-from enresnet.files import replacing, writable
+from enresnet.files import replacing
 
 
 def command(
@@ -38,9 +38,7 @@ def command(
         json: Also write the figures to this file.
         picture: Also draw the growth to this PNG file.
     """
-    for path in (json, picture):
-        if path is not None:
-            writable(path)
+    check_outputs(json, picture=picture)
     folder = Path(enresnet.__file__).parents[2] / "benchmarks"
     if not (folder / "speed").is_dir():
         raise FileNotFoundError("there is no folder benchmarks: run this from a clone")

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import tyro
 
-from enresnet.cli.output import print_table, write_json
+from enresnet.cli.output import check_outputs, print_table, write_json
 from enresnet.evaluation.record import Record
 from enresnet.evaluation.statistics import Comparison
 from enresnet.evaluation.work import NATURAL
-from enresnet.files import writable
 
 
 def command(
@@ -31,8 +30,7 @@ def command(
         section: Of their evaluation.json: best, last, or another that is there.
         json: Also write the result to this file.
     """
-    if json is not None:
-        writable(json)
+    check_outputs(json)
     for folder in (first, second):
         Record(folder).section(section)
     found, skipped = Record(first).compare(section, Record(second), section)

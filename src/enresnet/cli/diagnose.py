@@ -8,12 +8,11 @@ import tyro
 
 from enresnet import checks
 from enresnet.cli.circumstances import hardware, versions
-from enresnet.cli.output import Ratio, print_table, write_json, write_picture
+from enresnet.cli.output import Ratio, check_outputs, print_table, write_json, write_picture
 from enresnet.cli.subjects import open_subject
 from enresnet.evaluation.digest import digest_of
 from enresnet.evaluation.journal import remove_journal
 from enresnet.evaluation.masking import diagnose
-from enresnet.files import writable
 from enresnet.report.figures import diagnosis_figure
 
 JOURNAL = "diagnosis.journal"
@@ -58,9 +57,7 @@ def command(
         json: Also write the result to this file.
         picture: Draw accuracy against epsilon and against steps; by default in the run's folder.
     """
-    for path in (json, picture):
-        if path is not None:
-            writable(path)
+    check_outputs(json, picture=picture)
     if eot is not None:
         checks.integer("eot", eot, low=1)
     subject = open_subject(model, checkpoint=checkpoint)

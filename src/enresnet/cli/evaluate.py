@@ -13,7 +13,14 @@ from torch import Tensor
 from enresnet import checks
 from enresnet.attacks import Attack, attack_at
 from enresnet.cli.circumstances import hardware, versions
-from enresnet.cli.output import Ratio, print_table, write_json, write_picture, write_text
+from enresnet.cli.output import (
+    Ratio,
+    check_outputs,
+    print_table,
+    write_json,
+    write_picture,
+    write_text,
+)
 from enresnet.cli.subjects import Subject, open_subject
 from enresnet.data import Images
 from enresnet.data.adversarial import (
@@ -26,7 +33,6 @@ from enresnet.evaluation import Evaluation, evaluate
 from enresnet.evaluation.digest import digest_of
 from enresnet.evaluation.journal import remove_journal
 from enresnet.evaluation.work import Share, Unit
-from enresnet.files import writable
 from enresnet.report.figures import convergence_figure
 from enresnet.report.tables import as_latex, as_markdown, detail_rows, evaluation_rows
 from enresnet.training.engine import Engine
@@ -88,9 +94,7 @@ def command(
         latex: Also write the table to this file.
         picture: Draw how accuracy settles with the number of draws, as PNG or SVG.
     """
-    for path in (json, markdown, latex, picture):
-        if path is not None:
-            writable(path)
+    check_outputs(json, markdown, latex, picture=picture)
     if eot is not None:
         checks.integer("eot", eot, low=1)
     if png and save is None:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from enresnet.files import replacing
+from enresnet.files import replacing, writable
 from enresnet.training.recipe import ratio
 
 Row = dict[str, Any]
@@ -29,6 +29,18 @@ Ratio = Annotated[
     ),
 ]
 """A number that may be typed as 8/255."""
+
+
+PICTURES = (".png", ".svg", ".pdf")
+
+
+def check_outputs(*files: Path | None, picture: Path | None = None) -> None:
+    """Raise, before any work, unless all files that are named can be written."""
+    for path in (*files, picture):
+        if path is not None:
+            writable(path)
+    if picture is not None and picture.suffix.lower() not in PICTURES:
+        raise ValueError(f"--picture must end in {', '.join(PICTURES)}, found {picture}")
 
 
 def print_table(rows: list[Row], *, title: str | None = None, caption: str = "") -> None:
@@ -58,11 +70,10 @@ def _finite(values: Any) -> Any:
 
 
 def write_picture(path: Path | None, figure: Figure, *, dpi: int = 150) -> None:
-    """Write a figure to ``path``, if there is one: SVG or PDF by its ending, otherwise PNG."""
+    """Write a figure to ``path``, if there is one, as its ending says."""
     if path is not None:
-        kind = path.suffix.lower().removeprefix(".")
         with replacing(path) as temporary:
-            figure.savefig(temporary, format=kind if kind in ("svg", "pdf") else "png", dpi=dpi)
+            figure.savefig(temporary, format=path.suffix.lower().removeprefix("."), dpi=dpi)
 
 
 def write_text(path: Path | None, text: str) -> None:

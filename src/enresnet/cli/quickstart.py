@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from enresnet import checks
-from enresnet.cli.output import print_table, write_json
+from enresnet.cli.output import check_outputs, print_table, write_json
 from enresnet.drawing import as_png
-from enresnet.files import replacing, writable
+from enresnet.files import replacing
 from enresnet.report import quickstart_page, run_quickstart
 from enresnet.report.figures import accuracy_bars
 from enresnet.report.quickstart import NETWORKS
@@ -32,9 +32,7 @@ def command(
         json: Also write everything measured to this file.
     """
     checks.integer("seeds", seeds, low=1)
-    for path in (out, picture, json):
-        if path is not None:
-            writable(path)
+    check_outputs(out, json, picture=picture)
     result = run_quickstart(seeds=seeds)
     rows = result.rows()
     if picture is not None:

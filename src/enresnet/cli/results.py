@@ -6,9 +6,8 @@ from pathlib import Path
 
 import tyro
 
-from enresnet.cli.output import print_table, write_json, write_text
+from enresnet.cli.output import check_outputs, print_table, write_json, write_text
 from enresnet.evaluation.record import Record
-from enresnet.files import writable
 from enresnet.report.tables import as_latex, as_markdown, evaluation_rows
 
 
@@ -29,9 +28,7 @@ def command(
         markdown: Also write the tables to this file.
         latex: Also write the tables to this file.
     """
-    for path in (json, markdown, latex):
-        if path is not None:
-            writable(path)
+    check_outputs(json, markdown, latex)
     if not folders:
         raise ValueError("name the folder of a run, or several")
     found = {str(folder): Record(folder).section(section) for folder in folders}

@@ -7,13 +7,19 @@ from pathlib import Path
 from enresnet import checks
 from enresnet.attacks import attack_at
 from enresnet.cli.circumstances import hardware, versions
-from enresnet.cli.output import Ratio, print_table, write_json, write_picture, write_text
+from enresnet.cli.output import (
+    Ratio,
+    check_outputs,
+    print_table,
+    write_json,
+    write_picture,
+    write_text,
+)
 from enresnet.cli.subjects import Subject, open_subject
 from enresnet.evaluation import Accuracy, transfer_matrix
 from enresnet.evaluation.digest import digest_of
 from enresnet.evaluation.journal import remove_journal
 from enresnet.evaluation.work import Share
-from enresnet.files import writable
 from enresnet.report.figures import transfer_heat_map
 from enresnet.report.tables import as_latex, as_markdown, with_interval
 from enresnet.training.engine import Engine
@@ -61,9 +67,7 @@ def command(
         latex: Also write the tables to this file.
         picture: Draw the table as a heat map, one file an attack where there are several.
     """
-    for path in (json, markdown, latex, picture):
-        if path is not None:
-            writable(path)
+    check_outputs(json, markdown, latex, picture=picture)
     if eot is not None:
         checks.integer("eot", eot, low=1)
     if bool(matrix) == bool(oracle or target) or bool(oracle) != bool(target):
