@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from enresnet import checks
-from enresnet.attacks.base import Batch
+from enresnet.attacks.batch import Batch
 from enresnet.attacks.geometry import BALLS, Ball
 from enresnet.attacks.ifgsm import check_epsilon, with_suffixes
 from enresnet.attacks.losses import difference_of_logits_ratio, rivals, targeted_ratio

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from enresnet import checks
-from enresnet.attacks.base import Attack, Batch
+from enresnet.attacks.base import Attack
+from enresnet.attacks.batch import Batch
 from enresnet.attacks.geometry import BALLS
 from enresnet.attacks.gradient import Model
 from enresnet.attacks.ifgsm import check_epsilon

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from enresnet import checks
-from enresnet.attacks.base import Attack, Batch
+from enresnet.attacks.base import Attack
+from enresnet.attacks.batch import Batch
 from enresnet.attacks.ifgsm import with_suffixes
 
 SPACES = ("tanh", "pixel")

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from enresnet.attacks.apgd import likeliest
-from enresnet.attacks.base import Batch
+from enresnet.attacks.batch import Batch
 
 HELD = 4  # points of an image that stay in the contest, the first of them the best bet
 JUDGE = 8  # draws for a point that is found

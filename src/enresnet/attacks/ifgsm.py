@@ -9,7 +9,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from enresnet import checks
-from enresnet.attacks.base import Attack, Batch, Loss
+from enresnet.attacks.base import Attack
+from enresnet.attacks.batch import Batch, Loss
 from enresnet.attacks.geometry import BALLS, Ball
 from enresnet.attacks.precision import PRECISIONS
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from enresnet import checks
-from enresnet.attacks.base import Batch
+from enresnet.attacks.batch import Batch
 from enresnet.attacks.geometry import BALLS
 from enresnet.attacks.ifgsm import IFGSM, with_suffixes
 from enresnet.randomness import checked_generator

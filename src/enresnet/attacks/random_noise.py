@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from enresnet.attacks.base import Batch, Loss
+from enresnet.attacks.batch import Batch, Loss
 from enresnet.attacks.geometry import Ball
 from enresnet.attacks.ifgsm import with_suffixes
 from enresnet.attacks.pgd import PGD

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from enresnet import checks
-from enresnet.attacks.base import Attack, Batch
+from enresnet.attacks.base import Attack
+from enresnet.attacks.batch import Batch
 from enresnet.attacks.geometry import Linf
 from enresnet.attacks.ifgsm import check_epsilon, with_suffixes
 from enresnet.randomness import checked_generator

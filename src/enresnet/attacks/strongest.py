@@ -17,7 +17,8 @@ from torch import Tensor
 
 from enresnet import checks
 from enresnet.attacks.apgd import APGD
-from enresnet.attacks.base import Attack, Batch
+from enresnet.attacks.base import Attack
+from enresnet.attacks.batch import Batch
 from enresnet.attacks.contest import Contest
 from enresnet.attacks.geometry import BALLS
 from enresnet.attacks.ifgsm import IFGSM, check_epsilon

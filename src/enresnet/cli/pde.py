@@ -13,7 +13,7 @@ import tyro
 from matplotlib.figure import Figure
 
 from enresnet import checks
-from enresnet.cli.output import print_table, write_json, write_picture
+from enresnet.cli.output import check_outputs, print_table, write_json, write_picture
 from enresnet.files import writable
 from enresnet.pde import classifier, depth_levels, figure4, pictures, studies, tables, theorems
 from enresnet.pde.characteristics import study_characteristics
@@ -53,8 +53,7 @@ class Study(ABC):
         """Raise before the work if its results could not be kept."""
         checks.integer("seed", self.seed, low=0)
         checks.integer("dpi", self.dpi, low=1)
-        if self.json is not None:
-            writable(self.json)
+        check_outputs(self.json)
         if self.out is not None:
             folder = self.out
             while not folder.exists():

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import tyro
 
+from enresnet.cli.output import check_outputs
 from enresnet.cli.train import Hardware, train_and_tell
-from enresnet.files import writable
 from enresnet.training import Run
 
 
@@ -25,8 +25,7 @@ def command(
         hardware: Where it runs; the number of processes must be the same as before.
         json: Also write the epochs to this file.
     """
-    if json is not None:
-        writable(json)
+    check_outputs(json)
     opened = Run.open(run)
     if opened.config.parts:
         raise ValueError(f"{run} was integrated from other runs; there is nothing to train")

@@ -7,8 +7,7 @@ from typing import Any
 
 import tyro
 
-from enresnet.cli.output import print_table, write_json
-from enresnet.files import writable
+from enresnet.cli.output import check_outputs, print_table, write_json
 from enresnet.training import Run
 from enresnet.training.checkpoint import checkpoints, facts_of
 
@@ -20,8 +19,7 @@ def command(folder: tyro.conf.Positional[Path] = Path("runs"), *, json: Path | N
         folder: Where to look, however deep.
         json: Also write the list to this file.
     """
-    if json is not None:
-        writable(json)
+    check_outputs(json)
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}; name the one that holds your runs")
     found = [describe(path.parent) for path in sorted(folder.rglob("config.yaml"))]

@@ -9,9 +9,8 @@ from typing import Annotated, Any, Literal
 import tyro
 from rich.console import Console
 
-from enresnet.cli.output import Ratio, write_json
+from enresnet.cli.output import Ratio, check_outputs, write_json
 from enresnet.cli.watching import Terminal
-from enresnet.files import writable
 from enresnet.models import canonical_name
 from enresnet.processes import first_process
 from enresnet.training import Engine, Recipe, RunConfig, load_recipe, train
@@ -100,8 +99,7 @@ def command(
         out: The run folder; by default runs/DATA-MODEL-RECIPE-seedS.
         json: Also write the epochs to this file.
     """
-    if json is not None:
-        writable(json)
+    check_outputs(json)
     changes = {
         key: None if value == "none" else value
         for key, value in vars(overrides).items()

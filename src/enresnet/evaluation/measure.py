@@ -18,7 +18,7 @@ from torch import Tensor
 
 from enresnet import checks
 from enresnet.attacks import Attack
-from enresnet.attacks.base import check_model_and_images
+from enresnet.attacks.gate import check_model_and_images
 from enresnet.attacks.gradient import Model
 from enresnet.attacks.precision import our_network
 from enresnet.data import Images, from_dataset

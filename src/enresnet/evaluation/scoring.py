@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from enresnet.attacks.base import device_of
+from enresnet.attacks.gate import device_of
 from enresnet.attacks.gradient import Model, frozen
 
 

@@ -14,7 +14,7 @@ import yaml
 
 from enresnet import checks
 from enresnet.models.noise import STD_OVER
-from enresnet.training.schedule import SCHEDULES
+from enresnet.training.schedule import SCHEDULES, one_cycle_rate, step_rate
 
 MEMORIES = ("auto", "lean", "plain")
 
@@ -96,6 +96,18 @@ class Recipe:
             checks.integer("validation_images", self.validation_images, low=1)
         for milestone in self.milestones:
             checks.number("milestones", milestone, low=0, high=1)
+
+    def rate_at(self, epoch: int, within: float, steps: int) -> float:
+        """Return the learning rate when a share ``within`` of an epoch's ``steps`` is done.
+
+        ``step`` changes it between epochs, ``one_cycle`` with every step.
+        """
+        if self.schedule == "step":
+            done = epoch / self.epochs
+            return step_rate(done, base=self.learning_rate, milestones=self.milestones)
+        # Half a step back: neither the first nor the last rate is 0.
+        done = (epoch + within - 0.5 / steps) / self.epochs
+        return one_cycle_rate(done, peak=self.learning_rate, warm_up=self.warm_up)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain values."""

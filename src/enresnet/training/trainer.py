@@ -27,10 +27,10 @@ from enresnet.training.batches import share_of, step_rows
 from enresnet.training.engine import Engine
 from enresnet.training.guard import CollapseGuard
 from enresnet.training.joint import LearnedWeights, compensate
+from enresnet.training.loss import CraftedBatch, ObjectiveLoss
 from enresnet.training.memory import choose_memory
-from enresnet.training.objectives import OBJECTIVES, Objective
+from enresnet.training.objectives import OBJECTIVES
 from enresnet.training.recipe import Recipe
-from enresnet.training.schedule import one_cycle_rate, step_rate
 from enresnet.training.standing import Epoch, Progress, Step
 from enresnet.training.state import (
     load_network_tensors,
@@ -98,7 +98,7 @@ class Trainer:
             weight_decay=recipe.weight_decay,
             fused=self.engine.device.type in ("cpu", "cuda"),
         )
-        self._loss = _Loss(model, self.objective)
+        self._loss = ObjectiveLoss(model, self.objective)
         self._forward, self._stepper = self.engine.prepare(self._loss, self._optimiser)
         # Only now: the processes started with the weights of the first when they were prepared.
         self._average = (
@@ -211,7 +211,7 @@ class Trainer:
         seen = at.natural_right / at.natural_images if at.natural_images else None
         epoch = Epoch(
             epoch=at.epoch + 1,
-            learning_rate=self._rate(at.epoch, 1.0),
+            learning_rate=self.recipe.rate_at(at.epoch, 1.0, self.steps),
             train_loss=at.loss / at.images,
             train_natural=seen if robust_training else share,
             train_robust=share if robust_training else None,
@@ -230,7 +230,7 @@ class Trainer:
         start, at = time.monotonic(), self.progress
         self._seed_step(at.epoch, number)
         images, labels = self._batch(rows[share_of(len(rows), self.engine)])
-        rate = self._rate(at.epoch, (number + 1) / steps)
+        rate = self.recipe.rate_at(at.epoch, (number + 1) / steps, steps)
         loss, right, stop = self._update(images, labels, len(rows), rate)
         if not math.isfinite(loss):
             raise FloatingPointError(
@@ -271,19 +271,6 @@ class Trainer:
         images = train.in_unit_range(pixels).to(device).contiguous(memory_format=self._format)
         return images, train.labels[rows].to(device)
 
-    def _rate(self, epoch: int, within: float) -> float:
-        """Return the rate: step changes between epochs, one_cycle with every step."""
-        recipe = self.recipe
-        if recipe.schedule == "step":
-            return step_rate(
-                epoch / recipe.epochs, base=recipe.learning_rate, milestones=recipe.milestones
-            )
-        # Half a step back: neither the first nor the last rate is 0.
-        done = epoch + within - 0.5 / self.steps
-        return one_cycle_rate(
-            done / recipe.epochs, peak=recipe.learning_rate, warm_up=recipe.warm_up
-        )
-
     def _update(
         self, images: Tensor, labels: Tensor, count: int, rate: float
     ) -> tuple[float, float, int]:
@@ -311,7 +298,7 @@ class Trainer:
                     stack.enter_context(moved)
             # Only the forward pass is watched: lean gradients run the members once more.
             with nullcontext() if self._weights is None else self._weights.watching(crafted):
-                loss, logits = self._forward(_Batch(images, crafted, labels))
+                loss, logits = self._forward(CraftedBatch(images, crafted, labels))
             self._stepper.zero_grad()
             self.engine.backward(loss * share)
         if self.recipe.compensate:
@@ -394,22 +381,3 @@ class Trainer:
         )
         share_stream(self.model, before)
         return found
-
-
-class _Batch:
-    """What the loss needs. Not a tuple: Fabric would round the images of one to its precision."""
-
-    def __init__(self, images: Tensor, crafted: Tensor, labels: Tensor) -> None:
-        self.images, self.crafted, self.labels = images, crafted, labels
-
-
-class _Loss(nn.Module):
-    """The objective's loss as one forward pass, however many it makes: DDP counts on one."""
-
-    def __init__(self, model: nn.Module, objective: Objective) -> None:
-        super().__init__()
-        self.model, self.objective = model, objective
-
-    def forward(self, batch: _Batch) -> tuple[Tensor, Tensor]:
-        """Return the mean loss and the logits of the crafted images."""
-        return self.objective.loss(self.model, batch.images, batch.crafted, batch.labels)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from enresnet.attacks import PGD
-from enresnet.attacks.base import Batch
+from enresnet.attacks.batch import Batch
 from enresnet.attacks.geometry import BALLS
 from enresnet.training.objectives.base import Objective, divergence
 from enresnet.training.recipe import Recipe

@@ -1,0 +1,242 @@
+"""The signs by which a hidden gradient is known: one function a question, its answer a `Check`.
+
+Each is measured on the same images, and warns only where the paired difference is beyond chance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from enresnet.attacks import IFGSM, RandomNoise, Square
+from enresnet.attacks.gradient import Model, expected_gradient, frozen
+from enresnet.attacks.losses import cross_entropy
+from enresnet.evaluation.accuracy import Accuracy
+from enresnet.evaluation.patient import Patient
+from enresnet.evaluation.statistics import paired_difference
+
+TOLERANCE = 0.01  # a difference below a point is none
+EFFORT = 0.02  # what more effort may still gain
+NOTHING_LEFT = 0.05  # accuracy that an unbounded attacker may leave
+RISES = 0.8  # share of images whose loss must rise along the gradient
+FLAT = 0.02  # share of images that may have no gradient
+STARTS = (4, 8)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One question, its answer, and what a warning would mean."""
+
+    name: str
+    figure: str
+    verdict: str  # pass, warn, or skipped
+    meaning: str
+
+    @classmethod
+    def of(cls, name: str, figure: str, good: bool, meaning: str) -> Check:
+        """Return a check with its verdict."""
+        return cls(name, figure, "pass" if good else "warn", meaning)
+
+
+def many_steps(one: Accuracy, many: Accuracy) -> Check:
+    """Check that many small steps do at least as much as one large."""
+    return _no_better(
+        "many steps beat one",
+        many,
+        one,
+        "IFGSM-20",
+        "FGSM",
+        "One step finds what many do not: the loss is so rugged, or the noise so large, that "
+        "following the gradient leads astray. Attack with more EOT draws and with other losses.",
+    )
+
+
+def black_box(patient: Patient, many: Accuracy, queries: int) -> list[Check]:
+    """Check that search without gradients finds no more than gradients did."""
+    eot = patient.eot
+    square = patient.under(
+        Square(
+            epsilon=patient.epsilon,
+            steps=queries,
+            eot=eot,
+            generator=patient.generator("square"),
+        )
+    )
+    noise = patient.under(
+        RandomNoise(
+            epsilon=patient.epsilon, restarts=20, eot=eot, generator=patient.generator("noise")
+        )
+    )
+    blind = _no_better(
+        "seeing the model beats not seeing it",
+        many,
+        square,
+        "IFGSM-20",
+        f"Square with {queries} queries",
+        "A search without gradients does better than one with them: they are hidden or wrong. Look "
+        "for operations without a gradient (rounding, argmax, clipping), or attack a copy in which "
+        "they are replaced.",
+    )
+    left = (many.scores > 0.5) & (patient.restarted(STARTS[1]).scores > 0.5)
+    worse = torch.minimum(square.scores, noise.scores)
+    broken = int((left & (worse < 0.5)).sum())
+    # Images on the edge fall either way: of those, chance alone breaks some.
+    allowed = max(2, math.ceil(0.05 * int(left.sum())))
+    search = Check.of(
+        "random search finds nothing more",
+        f"of {int(left.sum())} images left by IFGSM-20 and PGD it breaks {broken}",
+        broken <= allowed,
+        "Random points near an image break what gradients left standing: the gradient does not "
+        "point to where the model fails.",
+    )
+    return [blind, search]
+
+
+def blind(patient: Patient, name: str, oracle: Model, many: Accuracy) -> Check:
+    """Check that images made against another model do less than those made against this one."""
+    attack = IFGSM(epsilon=patient.epsilon, steps=20, eot=patient.eot)
+    return _no_better(
+        f"seeing the model beats images made against {name}",
+        many,
+        patient.under(attack, oracle),
+        "IFGSM-20",
+        "transfer",
+        "Images made against another model do better than those made against this one: its "
+        "gradients are hidden, not its errors.",
+    )
+
+
+def unbounded(curve: Mapping[float, Accuracy]) -> Check:
+    """Check that nothing is left to an attacker who may change every pixel at will."""
+    largest = max(curve)
+    left = curve[largest].accuracy
+    return Check.of(
+        "accuracy goes to 0 as epsilon grows",
+        f"{100 * left:.1f} % left at epsilon = {largest:g}",
+        left <= NOTHING_LEFT,
+        "An attacker who may change every pixel at will must win. The attack is broken by the "
+        "model: its gradient is 0, or not finite, or noise.",
+    )
+
+
+def more_of_the_rest(patient: Patient, eot: int) -> list[Check]:
+    """Check that more random starts, and more draws of the noise, stop helping."""
+    # The first few starts help against any model: each finds images that are on the edge.
+    few, many_starts = STARTS
+    found = [
+        effort(
+            "more restarts stop helping",
+            f"{many_starts} random starts rather than {few}",
+            patient.restarted(few),
+            patient.restarted(many_starts),
+        )
+    ]
+    if eot > 1:
+        many = IFGSM(epsilon=patient.epsilon, steps=20, eot=4 * eot)
+        found.append(
+            effort(
+                "more EOT draws stop helping",
+                f"{4 * eot} draws a gradient rather than {eot}",
+                patient.iterative(20),
+                patient.under(many),
+            )
+        )
+    return found
+
+
+def effort(name: str, what: str, less: Accuracy, more: Accuracy) -> Check:
+    """Check that more effort no longer gains what would change a figure."""
+    mean, low = _difference(less, more)
+    return Check.of(
+        name,
+        f"{what}: {100 * less.accuracy:.1f} to {100 * more.accuracy:.1f} %",
+        not (mean > EFFORT and low > 0),
+        "The attack had not come to its end: quote the figure of the stronger one, and go on until "
+        "more no longer helps.",
+    )
+
+
+def slope(patient: Patient) -> list[Check]:
+    """Check that the loss rises along its own gradient, from the clean image to half the radius."""
+    rises, flat, count = 0, 0, len(patient.data)
+    draws = 4 * patient.eot if patient.eot > 1 else 1
+    for images, labels in patient.data.batches(patient.options["batch_size"]):
+        with frozen(patient.model):
+
+            def loss(x: Tensor, labels: Tensor = labels) -> Tensor:
+                return cross_entropy(patient.model(x.clone()), labels.to(x.device))
+
+            gradient = expected_gradient(loss, images, draws).nan_to_num()
+            moved = (images + patient.epsilon / 2 * gradient.sign()).clamp(0, 1)
+            with torch.no_grad():
+                here, there = (
+                    torch.stack([loss(x) for _ in range(draws)]).mean(dim=0)
+                    for x in (images, moved)
+                )
+        still = gradient.flatten(1).abs().amax(dim=1) == 0
+        flat += int(still.sum())
+        rises += int((there > here)[~still].sum())
+    return [
+        Check.of(
+            "there is a gradient",
+            f"{100 * flat / count:.1f} % of images have none",
+            flat <= FLAT * count,
+            "The loss does not change with the image, as far as backpropagation can tell: an "
+            "operation without a gradient, or a softmax so sure that its loss is 0 in floating "
+            "point.",
+        ),
+        Check.of(
+            "loss rises along the gradient",
+            f"for {100 * rises / count:.1f} % of images, half a radius along its sign",
+            rises >= RISES * count,
+            "The gradient does not tell where the loss rises: it is noise, or that of something "
+            "else than the model computes.",
+        ),
+    ]
+
+
+def natural_training(patient: Patient, natural: Model) -> Check:
+    """Check that the same network, trained without attacks, falls (Sec. 4.4)."""
+    attack = IFGSM(epsilon=patient.epsilon, steps=20, eot=patient.eot)
+    result = patient.measured(natural, natural, attack)
+    left, own = result.robust[attack.name].accuracy, patient.iterative(20).accuracy
+    return Check.of(
+        "without adversarial training it falls",
+        f"{100 * result.natural.accuracy:.1f} % clean, {100 * left:.1f} % under IFGSM-20",
+        # About 0 at the paper's radius; where images are easier, far below what training keeps.
+        left <= max(NOTHING_LEFT, own / 2),
+        "Noise and averaging alone seem to defend: the attack does not see through them.",
+    )
+
+
+def _no_better(
+    name: str, strong: Accuracy, weak: Accuracy, strong_name: str, weak_name: str, meaning: str
+) -> Check:
+    """Check that the attack that should be the stronger one is."""
+    mean, low = _difference(strong, weak)
+    return Check.of(
+        name,
+        f"{strong_name} leaves {100 * strong.accuracy:.1f} %, {weak_name} "
+        f"{100 * weak.accuracy:.1f} %",
+        not (mean > TOLERANCE and low > 0),
+        meaning,
+    )
+
+
+def _difference(one: Accuracy, two: Accuracy) -> tuple[float, float]:
+    """Return how much more accurate the first is, and at least is."""
+    shared = one.shared.and_of(two.shared)
+    mean, low, _ = paired_difference(one.scores, two.scores, shared=shared)
+    return mean, low
+
+
+SKIPPED_BLIND = Check(
+    "seeing the model beats images made against another", "no other model given", "skipped", ""
+)
+SKIPPED_NATURAL = Check(
+    "without adversarial training it falls", "no such network given", "skipped", ""
+)
