@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from enresnet.attacks import FGSM, IFGSM, PGD, Attack, CarliniWagner, RandomNoise
+from enresnet.attacks import APGD, FGSM, IFGSM, PGD, Attack, CarliniWagner, RandomNoise, Strongest
 from enresnet.models import NoiseInjection
 
 
@@ -89,12 +89,14 @@ def every_attack() -> list[Attack]:
             for space in ("tanh", "pixel")
             for goal in ("untargeted", "targeted", "runner_up")
         ),
+        *(APGD(steps=4, loss=loss, generator=seeded()) for loss in ("ce", "dlr", "targeted_dlr")),
+        Strongest(budget=100, generator=seeded()),
     ]
 
 
 def reseeded(attack: Attack, seed: int) -> Attack:
     """Return the attack with its random starts seeded anew."""
-    if isinstance(attack, PGD):
+    if hasattr(attack, "generator"):
         attack.generator.manual_seed(seed)
     return attack
 

@@ -366,3 +366,28 @@ def test_square_does_not_give_up_an_image_for_a_lucky_draw(eot):
     attack = Square(epsilon=0.03, steps=50, eot=eot, generator=seeded())
     attack(model, images, labels)
     assert attack.spent[1] / len(images) > 0.8 * 2 * 50 * eot
+
+
+def test_a_model_without_gradient_is_searched_blindly(trained):
+    model, images, labels = trained
+
+    def hidden(x):
+        with torch.no_grad():
+            return model(x)
+
+    with without_noise(model):
+        attack = Strongest(epsilon=EPSILON, budget=300, generator=seeded())
+        with pytest.warns(UserWarning, match="no gradient: strongest is Square alone, over 300"):
+            found = attack(hidden, images, labels)
+        assert attack.spent[0] == 0
+        square = Square(epsilon=EPSILON, steps=300, generator=seeded())(model, images, labels)
+        left, usual, clean = (
+            score(model, x, labels).mean().item() for x in (found, square, images)
+        )
+        assert left <= usual + 0.03
+        assert usual <= clean - 0.08
+    assert (found - images).abs().max() <= EPSILON + 1e-6
+    with pytest.raises(ValueError, match="model gives no gradient"):
+        Strongest()(
+            lambda x: x.detach() @ torch.ones(4, 3), torch.rand(2, 4), torch.zeros(2).long()
+        )

@@ -22,6 +22,10 @@ Model = Callable[[Tensor], Tensor]
 """An ``nn.Module`` or any callable from images in [0, 1] to logits N x classes."""
 
 
+class NoGradientError(ValueError):
+    """A model's output does not depend on the images, as far as torch can tell."""
+
+
 def expected_gradient(loss: Callable[[Tensor], Tensor], point: Tensor, eot: int = 1) -> Tensor:
     """Return the gradient of ``loss`` at ``point``, averaged over ``eot`` draws of its noise.
 
@@ -36,7 +40,7 @@ def expected_gradient(loss: Callable[[Tensor], Tensor], point: Tensor, eot: int 
         if value.requires_grad:
             (gradient,) = torch.autograd.grad(value, leaf, allow_unused=True)
         if gradient is None:
-            raise ValueError(
+            raise NoGradientError(
                 "model gives no gradient: its output does not depend on the images through torch "
                 "operations; was it computed under torch.no_grad, or with numpy?"
             )

@@ -1,13 +1,15 @@
 """The worst of many attacks for each image, made for models that answer differently each time.
 
 APGD with three losses on the model itself and on its surrogates, then Square, for longer where no
-gradient helped. Where the noise drowns the gradient, fewer steps are taken, over more draws each.
+gradient helped, or there was none. Where the noise drowns the gradient, fewer steps are taken, over
+more draws each.
 An image is given up as lost only when it fails in fifty draws without exception; until then it is
 attacked on. Which point is the worst is found in a contest (:mod:`enresnet.attacks.contest`).
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +23,7 @@ from enresnet.attacks.base import Attack
 from enresnet.attacks.batch import Batch
 from enresnet.attacks.contest import Contest
 from enresnet.attacks.geometry import BALLS
+from enresnet.attacks.gradient import NoGradientError
 from enresnet.attacks.ifgsm import IFGSM, check_epsilon
 from enresnet.attacks.losses import difference_of_logits_ratio
 from enresnet.attacks.precision import PRECISIONS, is_deterministic, keeps_apart
@@ -84,8 +87,8 @@ class Strongest(Attack):
     """The worst case over APGD on all surrogates and Square, in linf.
 
     ``budget`` is in gradient evaluations an image; those that fail early take less. Square has a
-    fifth of it in steps, without gradients, and where gradients led nowhere all of it. ``eot``
-    draws go into a gradient, fewer where the budget would not last for ten steps.
+    fifth of it in steps, without gradients, and all of it where they led nowhere or there are none.
+    ``eot`` draws go into a gradient, fewer where the budget would not last for ten steps.
     """
 
     def __init__(
@@ -122,8 +125,19 @@ class Strongest(Attack):
             batch = replace(batch, deterministic=batch.answers_twice_the_same(self.epsilon))
         contest = Contest(batch)
         meter = _Meter(outer.skip, contest, self._passes())
-        self._by_gradients(contest, meter)
-        rows, steps = contest.standing, max(1, self.budget // 5)
+        steps = max(1, self.budget // 5)
+        try:
+            self._by_gradients(contest, meter)
+        except NoGradientError:
+            if batch.images.ndim != 4:
+                raise
+            steps = self.budget
+            warnings.warn(
+                f"model gives no gradient: strongest is Square alone, over {steps} steps; a copy "
+                "of the model in torch operations would be attacked far more strongly",
+                stacklevel=4,
+            )
+        rows = contest.standing
         while len(rows) and batch.images.ndim == 4:  # squares need a height and a width
             meter.start(rows, SEARCHED, SEARCHED_BLINDLY)
             ahead = contest.challenge(rows, self._square(batch.rows(rows), steps, meter))

@@ -232,6 +232,14 @@ def _with_eight_bit(
     return replace(result, robust=robust)
 
 
+def _eot(result: Evaluation, eot: int) -> str:
+    """Return over how many draws gradients were averaged; AutoAttack has a number of its own."""
+    ours = any("eot" in (value.settings or {}) for value in result.robust.values())
+    return f", EOT over {eot}" * ours + ", AutoAttack's over 20" * (
+        "autoattack_rand" in result.robust
+    )
+
+
 def _tell(
     result: Evaluation,
     subject: Subject,
@@ -247,7 +255,7 @@ def _tell(
     title = f"{subject.name} on {data}, {result.natural.images} test images"
     caption = "In %, with 95 % intervals."
     if result.robust:
-        caption = f"{caption[:-1]}; epsilon = {facts['epsilon']:.4g}, EOT over {facts['eot']}."
+        caption = f"{caption[:-1]}; epsilon = {facts['epsilon']:.4g}{_eot(result, facts['eot'])}."
     if made is not None:
         caption += f" The images were attacked by {made['attack']} on {made['model']}."
         caption += " What attacks them again may move as far once more." if result.robust else ""
