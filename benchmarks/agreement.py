@@ -33,6 +33,7 @@ from enresnet.evaluation.statistics import paired_difference
 from enresnet.models import load_model, seed_noise
 from enresnet.randomness import named_generator
 from kept import Kept
+from speed.attacks import art_carlini
 from speed.turns import MissingError
 
 EPSILON, STEP = 8 / 255, 2 / 255
@@ -174,28 +175,10 @@ def same_images(model: nn.Module, images: Tensor, labels: Tensor) -> Any:
 def carlini_wagner(model: nn.Module, images: Tensor, labels: Tensor) -> Any:
     """Return the share of images fooled within several sizes, ours and ART's."""
     try:
-        from art.attacks.evasion import CarliniLInfMethod
-        from art.estimators.classification import PyTorchClassifier
-    except ImportError:
-        print("cw: adversarial-robustness-toolbox is not installed")
+        theirs = art_carlini(model, tuple(images.shape[1:]))
+    except MissingError as error:
+        print(f"cw: {error}")
         return {}
-    classifier = PyTorchClassifier(
-        model,
-        loss=nn.CrossEntropyLoss(),
-        input_shape=tuple(images.shape[1:]),
-        nb_classes=10,
-        clip_values=(0.0, 1.0),
-        device_type="cpu",
-    )
-    theirs = CarliniLInfMethod(
-        classifier,
-        initial_const=10,
-        largest_const=10.1,
-        decrease_factor=1e-3,
-        max_iter=50,
-        learning_rate=6e-4,
-        verbose=False,
-    )
     found = {
         "ours": CarliniWagner()(model, images, labels),
         "ART": torch.from_numpy(theirs.generate(images.numpy(), labels.numpy())),

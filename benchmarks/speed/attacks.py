@@ -105,24 +105,22 @@ def _precision(model: nn.Module) -> str:
     return "bfloat16" if wants_bfloat16(model, torch.empty(0), "auto") else "float32"
 
 
-def cw_vs_art(setting: Setting) -> dict[str, Any]:
-    """C&W linf, 50 steps, against ART's, which solves image by image."""
+def art_carlini(model: nn.Module, shape: tuple[int, ...]) -> Any:
+    """Return ART's C&W in linf, with one solve an image."""
     try:
         from art.attacks.evasion import CarliniLInfMethod
         from art.estimators.classification import PyTorchClassifier
     except ImportError as error:
         raise MissingError("adversarial-robustness-toolbox is not installed") from error
-    model = robust_network()
-    images, labels = test_images(min(64, setting.images))
     classifier = PyTorchClassifier(
         model,
         loss=nn.CrossEntropyLoss(),
-        input_shape=(3, 32, 32),
+        input_shape=shape,
         nb_classes=10,
         clip_values=(0.0, 1.0),
         device_type="cpu",
     )
-    attack = CarliniLInfMethod(
+    return CarliniLInfMethod(
         classifier,
         initial_const=10,
         largest_const=10.1,
@@ -131,6 +129,13 @@ def cw_vs_art(setting: Setting) -> dict[str, Any]:
         learning_rate=6e-4,
         verbose=False,
     )
+
+
+def cw_vs_art(setting: Setting) -> dict[str, Any]:
+    """C&W linf, 50 steps, against ART's, which solves image by image."""
+    model = robust_network()
+    images, labels = test_images(min(64, setting.images))
+    attack = art_carlini(model, tuple(images.shape[1:]))
     ours = CarliniWagner(c=10, steps=50, step_size=6e-4)
     ratios, results = [], []
     for _ in range(max(1, setting.repeats // 3)):
