@@ -32,6 +32,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest
 
 test-all: $(STAMP)
+	$(PIP) --editable '.[dev,bench]'
 	$(BIN)/python -m pytest -m ''
 
 bench: $(STAMP)

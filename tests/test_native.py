@@ -218,3 +218,23 @@ with without_noise(model):
     images = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     with using_noise(model, 0.0), torch.no_grad():
         torch.testing.assert_close(found, model.eval()(images), rtol=1e-3, atol=1e-4)
+
+
+@needs_loops
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(3, 16, 8, 8), (2, 48, 7, 9), (2, 32, 2, 1), (1, 16, 16, 4)])
+@pytest.mark.parametrize("step", [1, 2, 4])
+def test_pixels_taken_and_given_back(shape, dtype, step):
+    rows, channels, height, width = shape
+    size = (rows, height, width, channels, step)
+    last = {"memory_format": torch.channels_last}
+    every, few = (torch.randn(shape, generator=seeded(n)).to(dtype) for n in (0, 1))
+    every, few = every.contiguous(**last), few[:, :, ::step, ::step].contiguous(**last)
+    taken = torch.full_like(few, torch.nan)
+    native.call("take", every, every, taken, *size)
+    assert torch.equal(taken, every[:, :, ::step, ::step])
+    few[0, 0, 0, 0], few[0, 1, 0, 0] = torch.nan, torch.inf
+    expected = every.clone()
+    expected[:, :, ::step, ::step] += few
+    native.call("give", few, few, every, *size)
+    torch.testing.assert_close(every, expected, rtol=0, atol=0, equal_nan=True)

@@ -49,6 +49,7 @@ class Stage:
     steps: int | None = None  # so many, over as many draws as the share allows; None: the reverse
     plain: bool = False  # steps of one size, and the last point: nothing is judged on the way
     bet: bool = False  # the best one, before anything is known
+    exact: bool = False  # never in bfloat16
 
 
 DETERMINISTIC = (
@@ -56,7 +57,8 @@ DETERMINISTIC = (
     Stage("itself", "dlr", 0.1),
     Stage("members' losses", "ce", 0.05),
     Stage("member", "ce", 0.05),
-    Stage("itself", "targeted_dlr", 0.7, targets=9),
+    Stage("itself", "targeted_dlr", 0.6, targets=9),
+    Stage("itself", "dlr", 0.1, warm=True, exact=True),
 )
 NOISE_OFF = (
     Stage("noise off", "ce", 0.1),
@@ -207,6 +209,7 @@ class Strongest(Attack):
                 batch,
                 classifier=own,
                 eot=search.draws,
+                reduced=batch.reduced and not search.exact,
                 apart=keeps_apart(surrogate.model),
                 deterministic=is_deterministic(surrogate.model),
             )
@@ -255,6 +258,7 @@ class Search:
     warm: bool = False
     plain: bool = False
     bet: bool = False
+    exact: bool = False
 
     @property
     def gradients(self) -> int:
@@ -289,6 +293,7 @@ def searches_of(
                 warm=stage.warm,
                 plain=stage.plain,
                 bet=stage.bet,
+                exact=stage.exact,
             )
             budget -= search.gradients * surrogate.cost
             yield search

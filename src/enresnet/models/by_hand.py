@@ -37,6 +37,7 @@ def works_for(network: Folded, x: Tensor) -> bool:
         and len(x) > 0
         and all(_suits(len(scale)) for scale, _ in network.affines)
         and all(b.noise.noise == 0 or b.noise.std_over == "example" for b in network.blocks)
+        and all(len({*b.shortcut.stride}) == 1 for b in network.blocks if b.shortcut is not None)
     )
 
 
@@ -184,18 +185,26 @@ class _Shortcut:
     """A 1 x 1 convolution that skips pixels: of the pixels it sees, with stride 1."""
 
     def __init__(self, layer: Convolution) -> None:
-        self._step = layer.stride
+        self._step, _ = layer.stride  # the same both ways
         self._layer = Layer(layer.dense())
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._layer(self._seen(x).contiguous(memory_format=torch.channels_last))
+        if self._step == 1:
+            return self._layer(x)
+        shape = x[:, :, :: self._step, :: self._step].shape
+        seen = torch.empty(shape, dtype=x.dtype, memory_format=torch.channels_last)
+        native.call("take", x, x, seen, *self._size(x), self._step)
+        return self._layer(seen)
 
     def add_back(self, g: Tensor, total: Tensor) -> None:
         """Add the gradient of the input to ``total``."""
-        self._seen(total).add_(self._layer.back(g, g))
+        own = self._layer.back(g, g)
+        native.call("give", own, own, total, *self._size(total), self._step)
 
-    def _seen(self, x: Tensor) -> Tensor:
-        return x[:, :, :: self._step[0], :: self._step[1]]
+    @staticmethod
+    def _size(x: Tensor) -> tuple[int, int, int, int]:
+        rows, channels, height, width = x.shape
+        return rows, height, width, channels
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,8 @@ _ARGUMENTS = {
     "mask": [_P, _P, _I, _T],
     "seam": [_P] * 7 + [_I, _I, _I, _F, _U, _P, _T],
     "seam_backward": [_P] * 7 + [_I, _I, _I, _F, _P, _T],
+    "take": [_P, _P, _I, _I, _I, _I, _I, _T],
+    "give": [_P, _P, _I, _I, _I, _I, _I, _T],
 }
 
 

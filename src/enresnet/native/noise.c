@@ -158,6 +158,21 @@ static inline void store_bfloat(uint16_t *p, pair x)
 }
 #endif
 
+/* one element at a time, for the compiler to put side by side */
+static inline float plus_float(float a, float b) { return a + b; }
+
+static inline uint16_t plus_bfloat(uint16_t a, uint16_t b)
+{
+    uint32_t wide[2] = {(uint32_t)a << 16, (uint32_t)b << 16}, u;
+    float x, y;
+    memcpy(&x, wide, sizeof x);
+    memcpy(&y, wide + 1, sizeof y);
+    x += y;
+    memcpy(&u, &x, sizeof u);
+    uint32_t even = u + 0x7fffu + ((u >> 16) & 1u);
+    return (uint16_t)(((u & 0x7fffffffu) > 0x7f800000u ? 0x7fc00000u : even) >> 16);
+}
+
 static inline vf zeroed(vf x, vi off) { return (vf)((vi)x & ~off); }
 
 static inline float total(vf x)

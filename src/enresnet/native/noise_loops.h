@@ -72,13 +72,18 @@ static double NAME(along)(const TYPE *g, const TYPE *from, const TYPE *to, int64
     return whole + total(sum);
 }
 
-/* out = g + slope (x - mean), the slope from <g, y - x>, for one row */
-static void NAME(tilt)(const TYPE *g, const TYPE *x, const TYPE *y, TYPE *out, int64_t count,
-                       float mean, float deviation)
+/* What g must be tilted by, from along = <g, y - x>; flat rows have 0. */
+static float NAME(slope)(double along, int64_t count, float deviation)
 {
-    /* noise <g, n> / (count deviation) = <g, y - x> / (count deviation^2); flat rows have 0 */
-    double variance = (double)deviation * deviation, along = NAME(along)(g, x, y, count);
-    float slope = variance > 0 ? (float)(along / ((double)count * variance)) : 0.0f;
+    /* noise <g, n> / (count deviation) = <g, y - x> / (count deviation^2) */
+    double variance = (double)deviation * deviation;
+    return variance > 0 ? (float)(along / ((double)count * variance)) : 0.0f;
+}
+
+/* out = g + slope (x - mean), for one row */
+static void NAME(tilt)(const TYPE *g, const TYPE *x, TYPE *out, int64_t count, float mean,
+                       float slope)
+{
     for (int64_t i = 0; i < count; i += DRAWS) {
         pair v = NAME(read)(g + i, count - i), at = NAME(read)(x + i, count - i);
         pair moved = {v.a + slope * (at.a - mean), v.b + slope * (at.b - mean)};
@@ -93,7 +98,9 @@ void NAME(inject_backward)(const TYPE *g, const TYPE *x, const TYPE *y, TYPE *ou
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t row = 0; row < rows; row++) {
         int64_t at = row * count;
-        NAME(tilt)(g + at, x + at, y + at, out + at, count, mean[row], deviation[row]);
+        double along = NAME(along)(g + at, x + at, y + at, count);
+        float slope = NAME(slope)(along, count, deviation[row]);
+        NAME(tilt)(g + at, x + at, out + at, count, mean[row], slope);
     }
 }
 
@@ -220,6 +227,8 @@ void NAME(seam_backward)(const TYPE *g_y, const TYPE *g_active, const float *sca
     for (int64_t row = 0; row < rows; row++) {
         int64_t offset = row * count, place = 0;
         TYPE *g = out + offset;
+        double along = 0;
+        vf sum = {0};
         for (int64_t i = 0; i < count; i += DRAWS) {
             int64_t at = offset + i, left = count - i;
             pair v = NAME(read)(g_active + at, left), on = NAME(read)(active + at, left);
@@ -230,8 +239,49 @@ void NAME(seam_backward)(const TYPE *g_y, const TYPE *g_active, const float *sca
                 v = (pair){v.a + other.a, v.b + other.b};
             }
             NAME(write)(g + i, v, left);
+            if (noise > 0) {
+                pair from = NAME(read)(z + at, left), to = NAME(read)(y + at, left);
+                sum += v.a * (to.a - from.a);
+                sum += v.b * (to.b - from.b);
+                if (i % CHUNK == CHUNK - DRAWS) { along += total(sum); sum = (vf){0}; }
+            }
             place = place + 1 == scales.period ? 0 : place + 1;
         }
-        if (noise > 0) NAME(tilt)(g, z + offset, y + offset, g, count, mean[row], deviation[row]);
+        if (noise > 0) {
+            float slope = NAME(slope)(along + total(sum), count, deviation[row]);
+            NAME(tilt)(g, z + offset, g, count, mean[row], slope);
+        }
+    }
+}
+
+/* Every step-th pixel of every step-th line, channels last: few = all[::step, ::step] */
+void NAME(take)(const TYPE *all, TYPE *few, int64_t rows, int64_t height, int64_t width,
+                int64_t channels, int64_t step, int threads)
+{
+    int64_t lines = (height + step - 1) / step, places = (width + step - 1) / step;
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t line = 0; line < rows * lines; line++) {
+        const TYPE *from = all + (line / lines * height + line % lines * step) * width * channels;
+        TYPE *to = few + line * places * channels;
+        for (int64_t place = 0; place < places; place++)
+            memcpy(to + place * channels, from + place * step * channels,
+                   (size_t)channels * sizeof(TYPE));
+    }
+}
+
+/* all[::step, ::step] += few */
+void NAME(give)(const TYPE *few, TYPE *all, int64_t rows, int64_t height, int64_t width,
+                int64_t channels, int64_t step, int threads)
+{
+    int64_t lines = (height + step - 1) / step, places = (width + step - 1) / step;
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t line = 0; line < rows * lines; line++) {
+        TYPE *to = all + (line / lines * height + line % lines * step) * width * channels;
+        const TYPE *from = few + line * places * channels;
+        for (int64_t place = 0; place < places; place++)
+            for (int64_t i = 0; i < channels; i++) {
+                TYPE *at = to + place * step * channels + i;
+                *at = NAME(plus)(*at, from[place * channels + i]);
+            }
     }
 }
