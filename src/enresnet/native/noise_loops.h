@@ -241,6 +241,7 @@ void NAME(seam_backward)(const TYPE *g_y, const TYPE *g_active, const float *sca
             NAME(write)(g + i, v, left);
             if (noise > 0) {
                 pair from = NAME(read)(z + at, left), to = NAME(read)(y + at, left);
+                v = NAME(read)(g + i, left); /* as it is stored */
                 sum += v.a * (to.a - from.a);
                 sum += v.b * (to.b - from.b);
                 if (i % CHUNK == CHUNK - DRAWS) { along += total(sum); sum = (vf){0}; }
