@@ -4,6 +4,7 @@ import types
 
 import pytest
 import torch
+from torch import nn
 
 from enresnet.attacks import FGSM, IFGSM
 from enresnet.attacks.precision import is_deterministic, keeps_apart, our_network
@@ -170,6 +171,42 @@ class TestWhoIsOurs:
         assert not is_deterministic(model)
         assert not keeps_apart(model)
 
+    @pytest.mark.parametrize("kind", ["named alike", "random", "mixing"])
+    def test_a_layer_of_another_kind_makes_it_another(self, kind):
+        model = create_model("resnet8", generator=seeded()).eval()
+        images, _ = random_problem((4, 3, 16, 16))
+
+        class Conv2d(nn.Conv2d):
+            def forward(self, x):
+                return 2 * super().forward(x)
+
+        class Random(nn.Module):
+            def forward(self, x):
+                return x + 0.1 * torch.randn(x.shape)
+
+        class Mixing(nn.Module):
+            def forward(self, x):
+                return x - x.mean(dim=0)
+
+        if kind == "named alike":
+            other = Conv2d(3, 16, 3, padding=1, bias=False)
+            other.weight = model.stem.weight
+        else:
+            other = nn.Sequential({"random": Random, "mixing": Mixing}[kind](), model.stem)
+        model.stem = other
+        assert not is_deterministic(model)
+        assert not keeps_apart(model)
+        frozen = model.requires_grad_(False)
+        assert folded(frozen, images) is None
+
+    @pytest.mark.parametrize("option", ["affine", "track_running_stats"])
+    def test_batchnorm_that_cannot_be_folded_is_not(self, option):
+        model = create_model("resnet8", generator=seeded()).eval().requires_grad_(False)
+        images, _ = random_problem((4, 3, 16, 16))
+        model.stages[0][0].bn1 = nn.BatchNorm2d(16, **{option: False}).eval()
+        assert folded(model, images) is None
+        assert model(images).shape == (4, 10)
+
 
 class TestChanges:
     """A fold is of the weights that are there, however they were changed."""
@@ -182,6 +219,11 @@ class TestChanges:
             lambda m: next(m.parameters()).detach().numpy().__imul__(2),
             lambda m: next(b for n, b in m.named_buffers() if "mean" in n).data.add_(1),
             lambda m: setattr(m.stages[0][0].bn1, "eps", 1.0),
+            lambda m: setattr(m.stem, "stride", (2, 2)),
+            lambda m: (
+                setattr(m.stages[1][0].shortcut, "stride", (2, 1))
+                or setattr(m.stages[1][0].conv1, "stride", (2, 1))
+            ),
         ],
     )
     def test_they_are_noticed(self, change):

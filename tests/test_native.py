@@ -1,5 +1,6 @@
 """The loops in C: the law of their draws, and that they compute what torch's operations do."""
 
+import shutil
 import subprocess
 import sys
 
@@ -14,7 +15,8 @@ from enresnet.models import (
     using_noise,
 )
 from enresnet.models import noise as noise_module
-from enresnet.models.noise import NoiseStream
+from enresnet.models.by_hand import Seam
+from enresnet.models.noise import NoiseInjection, NoiseStream
 from problems import seeded
 
 needs_loops = pytest.mark.skipif(native.library() is None, reason="needs a C compiler")
@@ -238,3 +240,115 @@ def test_pixels_taken_and_given_back(shape, dtype, step):
     expected[:, :, ::step, ::step] += few
     native.call("give", few, few, every, *size)
     torch.testing.assert_close(every, expected, rtol=0, atol=0, equal_nan=True)
+
+
+def channels_last(shape, seed, dtype):
+    x = torch.randn(shape, generator=seeded(seed)).to(dtype)
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def rows_of(x):
+    """Return each example's numbers in the order in which they lie."""
+    return x.float().permute(0, 2, 3, 1).flatten(1)
+
+
+def assert_independent(draws):
+    """Raise unless the draws, a row an example, are normal and no two pieces of them alike."""
+    count = draws.numel()
+    assert abs(draws.mean()) < 5 / count**0.5
+    assert abs(draws.var() - 1) < 5 * (2 / count) ** 0.5
+    assert abs((draws**4).mean() - 3) < 5 * (96 / count) ** 0.5
+    assert repeated(draws.flatten()) == 0
+    for size in (draws.shape[1], 4096, 1024):  # examples; the pieces that the generator starts anew
+        pieces = draws.flatten()[: count // size * size].view(-1, size)
+        alike = pieces @ pieces.t() / size
+        alike.fill_diagonal_(0)
+        assert alike.abs().max() < 6.5 / size**0.5
+
+
+@needs_loops
+@pytest.mark.parametrize("channels", [16, 48, 64])
+class TestWhatNetworksAdd:
+    """The loops that networks run: ``inject`` where they train, seams where they are attacked."""
+
+    noise = 0.5
+
+    def shape(self, channels):
+        return 48, channels, 24, 24  # more than two chunks an example, and no whole number of them
+
+    def test_injected(self, channels):
+        x = channels_last(self.shape(channels), 0, torch.float32).sign()
+        stream = NoiseStream(seeded(1))
+        first, second = (inject_noise(x, self.noise, generator=stream) - x for _ in range(2))
+        std = x.flatten(1).std(dim=1, correction=0).view(-1, 1, 1, 1)
+        assert_independent(torch.cat([rows_of(n / (self.noise * std)) for n in (first, second)]))
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_at_a_seam(self, channels, dtype):
+        shape = self.shape(channels)
+        residual, skip = channels_last(shape, 0, dtype), channels_last(shape, 1, dtype)
+        scale, shift = torch.linspace(0.5, 2, channels), torch.linspace(-1, 1, channels)
+        module = NoiseInjection(self.noise, generator=seeded(2))
+        seams = [Seam(residual, skip, (scale, shift), module) for _ in range(2)]
+        seam = seams[0]
+        total = (residual.float() + skip.float()).to(dtype)
+        assert torch.equal(seam.z, total)
+        spread = self.noise * total.double().flatten(1).std(dim=1, correction=0).view(-1, 1, 1, 1)
+        added = [(one.y.double() - one.z.double()) / spread for one in seams]
+        if dtype == torch.float32:
+            assert_independent(torch.cat([rows_of(n) for n in added]))
+        else:  # rounded: the same draws as in float32, whose law is known
+            wide = Seam(residual.float(), skip.float(), (scale, shift), self.again())
+            exact = (wide.y.double() - wide.z.double()) / spread
+            assert abs(added[0].std() - 1) < 0.01
+            # a pair of draws lies elsewhere in the other type, so draws are compared as a set
+            ours, theirs = (rows_of(n).sort(dim=1).values for n in (added[0], exact))
+            assert (ours - theirs).abs().mean() < 0.01
+            assert not torch.equal(added[0], added[1])
+            alike = rows_of(added[0]) @ rows_of(added[0]).t() / added[0][0].numel()
+            assert alike.fill_diagonal_(0).abs().max() < 6.5 / added[0][0].numel() ** 0.5
+        active = (seam.y.float() * scale.view(1, -1, 1, 1) + shift.view(1, -1, 1, 1)).relu()
+        tolerance = 1e-5 if dtype == torch.float32 else 0.05
+        torch.testing.assert_close(seam.active.float(), active, rtol=0.01, atol=tolerance)
+
+    def again(self):
+        return NoiseInjection(self.noise, generator=seeded(2))
+
+    @pytest.mark.parametrize("noise", [0.0, 0.5])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_the_gradient_of_a_seam(self, channels, dtype, noise):
+        """Beside autograd's in float64, the draws held fast."""
+        shape = (3, channels, 24, 24)
+        residual, skip, g_y, g_active = (channels_last(shape, n, dtype) for n in range(4))
+        scale, shift = torch.linspace(0.5, 2, channels), torch.zeros(channels)
+        module = NoiseInjection(noise, generator=seeded(2))
+        seam = Seam(residual, skip, (scale, shift), module)
+        # Along the draws, or the gradient through the standard deviation would hardly be there.
+        g_y = g_y + (seam.y - seam.z)
+        z = seam.z.double().requires_grad_()
+        mean = z.mean(dim=(1, 2, 3), keepdim=True)
+        std = (z - mean).square().mean(dim=(1, 2, 3), keepdim=True).sqrt()
+        y = z + std * ((seam.y.double() - seam.z.double()) / std).detach()
+        active = (y * scale.view(1, -1, 1, 1)).relu()
+        total = (y * g_y.double()).sum() + (active * g_active.double()).sum()
+        (expected,) = torch.autograd.grad(total, z)
+        found = seam.back(g_y, g_active).double()
+        error = (found - expected).norm() / expected.norm()
+        assert error < (1e-6 if dtype == torch.float32 else 5e-3)
+        # The part that comes through the standard deviation is there to be seen.
+        slope = (found - seam_without_tilt(seam, scale, g_y, g_active)).norm() / expected.norm()
+        assert slope > 0.05 if noise else slope < 5e-3
+
+
+def seam_without_tilt(seam, scale, g_y, g_active):
+    on = (seam.active != 0).double()
+    return g_y.double() + g_active.double() * scale.view(1, -1, 1, 1) * on
+
+
+@pytest.mark.parametrize("words", ["cc -DNOTHING", "no-such-compiler --ever"])
+def test_a_compiler_with_words_and_one_that_is_not_there(words, tmp_path, monkeypatch):
+    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+        pytest.skip("needs a C compiler")
+    monkeypatch.setenv("CC", words)
+    native._compile(tmp_path / "noise.so")
+    assert (tmp_path / "noise.so").read_bytes()[:4] == b"\x7fELF"

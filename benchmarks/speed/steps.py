@@ -27,10 +27,9 @@ class Setting:
     batch: int = 128
     repeats: int = 7
     images: int = 1000  # of the attacks
-    steps: int = 10  # of PGD in the noise and growth benchmarks
 
 
-TINY = Setting(batch=4, repeats=1, images=4, steps=1)
+TINY = Setting(batch=4, repeats=1, images=4)
 
 
 def problem(batch: int) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from enresnet.attacks.gradient import Model
 from enresnet.models import Ensemble, ResNet
+from enresnet.models.folded import known_parts
 from enresnet.models.noise import noise_modules
 
 PRECISIONS = ("auto", "32", "bf16")
@@ -31,14 +32,18 @@ def wants_bfloat16(model: Model, images: Tensor, precision: str) -> bool:
 def our_network(model: Model) -> ResNet | Ensemble | None:
     """Return the network that a model is, if it is one of ours, as we made it.
 
-    A subclass, a method of its own or a hook may do anything, so those are other people's models.
+    A subclass, a layer of another kind, a method of its own or a hook may do anything, so those are
+    other people's models.
     """
     owner = getattr(model, "__self__", model)
     plain = owner is model or getattr(model, "__name__", "") in ("forward", "__call__")
     if not plain or not isinstance(owner, ResNet | Ensemble):
         return None
+    known = known_parts() | {Ensemble}
     for part in owner.modules():
-        if "forward" in part.__dict__ or any(getattr(part, name) for name in _HOOKS):
+        if type(part) not in known or "forward" in part.__dict__:
+            return None
+        if any(getattr(part, name) for name in _HOOKS):
             return None
     return owner if _is_ours(owner) else None
 

@@ -12,6 +12,7 @@ The folded weights are kept until a weight changes. Only the gradient of the ima
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -153,16 +154,15 @@ def folded(network: ResNet, x: Tensor) -> Folded | None:
     if dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return None
     tensors, rest = _tensors(network), _rest(network)
-    for state in network.folds.values():
-        if not state.fits(tensors, rest):
-            network.folds.clear()
-            break
+    if not all(fold.fits(tensors, rest) for fold in list(network.folds.values())):
+        network.folds.clear()
     place = (dtype, x.device)
-    if place not in network.folds:
+    fold = network.folds.get(place)  # and no second look: another thread may clear them
+    if fold is None:
         with torch.inference_mode(False), torch.no_grad():
             kept = [tensor.clone() for tensor in tensors]
-            network.folds[place] = Fold(Folded(network, dtype, x.device), kept, rest)
-    return network.folds[place].folded
+            fold = network.folds[place] = Fold(Folded(network, dtype, x.device), kept, rest)
+    return fold.folded
 
 
 @dataclass(frozen=True)
@@ -193,19 +193,24 @@ def _tensors(network: ResNet) -> list[Tensor]:
 
 
 def _rest(network: ResNet) -> tuple[Any, ...]:
-    """Return what decides beside the weights: where the noise is, and BatchNorm's small number."""
-    return tuple(
-        module.eps if isinstance(module, nn.BatchNorm2d | nn.SyncBatchNorm) else id(module)
-        for module in network.modules()
-        if isinstance(module, nn.BatchNorm2d | nn.SyncBatchNorm | NoiseInjection)
-    )
+    """Return what decides beside the weights: noise, BatchNorm's small number, steps, padding."""
+    found: list[Any] = []
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d | nn.SyncBatchNorm):
+            found.append(module.eps)
+        elif isinstance(module, nn.Conv2d):
+            found.append((module.stride, module.padding))
+        elif isinstance(module, NoiseInjection):
+            found.append(id(module))
+    return tuple(found)
 
 
 def _is_plain(network: ResNet) -> bool:
     if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
         return False
+    known = known_parts()
     for module in network.modules():
-        if type(module).__name__ not in _PLAIN or module.training or "forward" in module.__dict__:
+        if type(module) not in known or module.training or "forward" in module.__dict__:
             return False
         if module is not network and (
             module._forward_hooks
@@ -215,6 +220,10 @@ def _is_plain(network: ResNet) -> bool:
         ):
             return False
         if isinstance(module, nn.Conv2d) and not _is_plain_convolution(module):
+            return False
+        if isinstance(module, nn.BatchNorm2d | nn.SyncBatchNorm) and (
+            module.weight is None or module.running_mean is None
+        ):
             return False
         if isinstance(module, nn.Linear) and module._parameters.get("bias") is None:
             return False
@@ -232,18 +241,13 @@ def _is_plain_convolution(conv: nn.Conv2d) -> bool:
     )
 
 
-_PLAIN = {
-    "ResNet",
-    "ModuleList",
-    "Sequential",
-    "BasicBlock",
-    "Bottleneck",
-    "Conv2d",
-    "BatchNorm2d",
-    "SyncBatchNorm",
-    "Linear",
-    "NoiseInjection",
-}
+@functools.cache
+def known_parts() -> frozenset[type[nn.Module]]:
+    """Return what our networks are made of: a subclass, whatever its name, may do anything."""
+    from enresnet.models.resnet import BasicBlock, Bottleneck, ResNet
+
+    torch_parts = (nn.ModuleList, nn.Sequential, nn.Conv2d, nn.BatchNorm2d, nn.SyncBatchNorm)
+    return frozenset({ResNet, BasicBlock, Bottleneck, NoiseInjection, nn.Linear, *torch_parts})
 
 
 def _affine(bn: nn.BatchNorm2d) -> Affine:

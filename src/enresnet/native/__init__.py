@@ -10,8 +10,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import itertools
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -135,17 +137,18 @@ def _key() -> str:
 
 
 def _compile(path: Path) -> None:
-    compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), None)
-    if compiler is None:
-        raise OSError("no C compiler")
+    """Compile with the first compiler and the first flags that work: $CC, then the usual ones."""
+    chosen = shlex.split(os.environ.get("CC", ""))
+    compilers = [chosen] if chosen else []
+    compilers += [[name] for name in ("cc", "gcc", "clang") if shutil.which(name)]
     source = Path(__file__).with_name(SOURCES[0])
-    error: Exception = OSError("nothing tried")
-    for flags in FLAGS:
+    error: Exception = OSError("no C compiler")
+    for compiler, flags in itertools.product(compilers, FLAGS):
         try:
             with replacing(path) as temporary:
                 words = [*flags, "-shared", "-fPIC", str(source), "-o", str(temporary), "-lm"]
-                subprocess.run([compiler, *words], check=True, capture_output=True, timeout=120)
+                subprocess.run([*compiler, *words], check=True, capture_output=True, timeout=120)
             return
-        except subprocess.SubprocessError as failed:
+        except (OSError, subprocess.SubprocessError) as failed:
             error = failed
     raise error

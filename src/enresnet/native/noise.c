@@ -159,6 +159,8 @@ static inline void store_bfloat(uint16_t *p, pair x)
 #endif
 
 /* one element at a time, for the compiler to put side by side */
+static inline int on_float(float x) { return x != 0.0f; }
+static inline int on_bfloat(uint16_t x) { return (x & 0x7fffu) != 0; }
 static inline float plus_float(float a, float b) { return a + b; }
 
 static inline uint16_t plus_bfloat(uint16_t a, uint16_t b)

@@ -120,13 +120,13 @@ void NAME(normal)(TYPE *y, int64_t count, uint64_t key, int threads)
     }
 }
 
-/* g = 0 where the ReLU was off, in place; as bits, whose sign a ReLU has made 0. */
+/* g = 0 where the ReLU was off, in place; -0 is off too. */
 void NAME(mask)(TYPE *g, const TYPE *active, int64_t count, int threads)
 {
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t chunk = 0; chunk < count; chunk += CHUNK) {
         int64_t end = chunk + CHUNK < count ? chunk + CHUNK : count;
-        for (int64_t i = chunk; i < end; i++) g[i] = active[i] != 0 ? g[i] : 0;
+        for (int64_t i = chunk; i < end; i++) g[i] = NAME(on)(active[i]) ? g[i] : 0;
     }
 }
 
