@@ -139,6 +139,15 @@ def test_two_that_share_the_work_find_the_same(tmp_path):
     assert facts(run(tmp_path / "j")) == whole
 
 
+def test_nobody_goes_on_before_all_have_read(tmp_path, monkeypatch):
+    """Or the first would remove the journal that the others still read."""
+    whole, events, entries = facts(run(tmp_path / "j")), [], Journal.entries
+    monkeypatch.setattr(Journal, "entries", lambda self: events.append("read") or entries(self))
+    shared = run(tmp_path / "j", share=Share(0, 2, lambda: events.append("wait")))
+    assert facts(shared) == whole
+    assert events[-2:] == ["read", "wait"]
+
+
 def test_two_processes_cannot_have_the_same_journal(tmp_path):
     journal = Journal(tmp_path / "j", {"a": 1})
     journal.start()

@@ -201,6 +201,7 @@ class Work:
         share.wait()
         if share.count > 1 and journal is not None:
             done = self._done(journal)
+            share.wait()  # the first to go on may remove it
         return done
 
     def _models(self) -> list[Model]:
