@@ -5,6 +5,7 @@ import types
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules import module
 
 from enresnet.attacks import FGSM, IFGSM
 from enresnet.attacks.precision import is_deterministic, keeps_apart, our_network
@@ -115,6 +116,15 @@ def test_what_is_watched_or_trains_is_not_folded():
     network(images)
     assert seen == [1]
     hook.remove()
+    for register in (
+        module.register_module_forward_hook,
+        module.register_module_forward_pre_hook,
+        module.register_module_full_backward_hook,
+        module.register_module_full_backward_pre_hook,
+    ):
+        hook = register(lambda *_: None)
+        assert folded(network, images) is None
+        hook.remove()
     network.stages[0][0].bn1.train()
     assert folded(network, images) is None
     network.eval()
@@ -170,6 +180,13 @@ class TestWhoIsOurs:
         model.train()
         assert not is_deterministic(model)
         assert not keeps_apart(model)
+
+    def test_images_of_another_type_are_refused_frozen_or_not(self):
+        model = create_model("resnet8", generator=seeded()).eval().double()
+        images, _ = random_problem((2, 3, 16, 16))
+        for wants in (True, False):
+            with pytest.raises(RuntimeError, match="same dtype|type"):
+                model.requires_grad_(wants)(images)
 
     @pytest.mark.parametrize("kind", ["named alike", "random", "mixing"])
     def test_a_layer_of_another_kind_makes_it_another(self, kind):

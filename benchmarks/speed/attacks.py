@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -76,7 +77,7 @@ def _against(
     """Attack batch by batch in turn; accuracies over fresh draws of the noise."""
     images, labels = test_images(setting.images)
     ours = IFGSM(epsilon=EPSILON, step_size=STEP, steps=STEPS, eot=EOT)
-    ratios, right = [], torch.zeros(2)
+    ratios, frozen, right = [], [], torch.zeros(2)
     ours(model, images[:8], labels[:8])
     theirs(images[:8], labels[:8])
     for start in range(0, len(images), 128):
@@ -87,13 +88,20 @@ def _against(
             other = seconds_of(lambda b=batch, t=target, r=results: r.append(theirs(b, t)))
         mine = seconds_of(lambda b=batch, t=target, r=results: r.append(ours(model, b, t)))
         ratios.append(other / mine)
+        model.requires_grad_(False)  # then it is folded for them too
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            frozen.append(seconds_of(lambda b=batch, t=target: theirs(b, t)) / mine)
+        model.requires_grad_(True)
         for index, attacked in enumerate(results):
             right[index] += score(model, attacked.clamp(0, 1), target, draws=DRAWS).sum()
     their_accuracy, our_accuracy = (100 * right / len(images)).tolist()
     return told(
         ratios,
         f"IFGSM-20 with EOT-5, En_2ResNet20, {len(images)} CIFAR-10 test images in batches of 128: "
-        f"{rival} (float32) over ours (gradients in {_precision(model)})",
+        f"{rival} (float32) on the network as it is loaded, over ours (gradients in "
+        f"{_precision(model)})",
+        theirs_over_ours_on_a_frozen_network=statistics.median(frozen),
         their_robust_accuracy=their_accuracy,
         our_robust_accuracy=our_accuracy,
         at_least=3.0,
@@ -138,7 +146,9 @@ def cw_vs_art(setting: Setting) -> dict[str, Any]:
     attack = art_carlini(model, tuple(images.shape[1:]))
     ours = CarliniWagner(c=10, steps=50, step_size=6e-4)
     ratios, results = [], []
-    for _ in range(max(1, setting.repeats // 3)):
+    ours(model, images[:2], labels[:2])
+    attack.generate(images[:1].numpy(), labels[:1].numpy())
+    for _ in range(max(1, setting.repeats // 2)):
         results = []
         other = seconds_of(
             lambda r=results: r.append(attack.generate(images.numpy(), labels.numpy()))
@@ -156,4 +166,5 @@ def cw_vs_art(setting: Setting) -> dict[str, Any]:
         their_robust_accuracy=accuracies[0],
         our_robust_accuracy=accuracies[1],
         at_least=20.0,
+        accuracy_holds=accuracies[1] <= accuracies[0] + 1,
     )

@@ -71,9 +71,10 @@ class PlainEnsemble(nn.Module):
 
 
 class PlainLoop:
-    """Trains a plain ensemble."""
+    """Trains a plain ensemble; the attack in training mode as the authors', or in evaluation's."""
 
-    def __init__(self, members: int) -> None:
+    def __init__(self, members: int, *, attack_mode: str = "train") -> None:
+        self.attack_mode = attack_mode
         self.model = PlainEnsemble(members).train()
         self.optimiser = torch.optim.SGD(
             self.model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4
@@ -81,6 +82,7 @@ class PlainLoop:
 
     def step(self, images: Tensor, labels: Tensor) -> None:
         """Attack the images by PGD-10 and update once."""
+        self.model.train(self.attack_mode == "train")
         x = images + torch.zeros_like(images).uniform_(-8 / 255, 8 / 255)
         for _ in range(10):
             x.requires_grad_()
@@ -89,6 +91,7 @@ class PlainLoop:
             x = x.detach() + 2 / 255 * torch.sign(gradient.detach())
             x = torch.min(torch.max(x, images - 8 / 255), images + 8 / 255)
             x = torch.clamp(x, 0, 1)
+        self.model.train()
         self.optimiser.zero_grad()
         loss = functional.cross_entropy(self.model(x), labels)
         loss.backward()

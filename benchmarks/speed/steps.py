@@ -39,12 +39,12 @@ def problem(batch: int) -> tuple[Tensor, Tensor]:
     return images, torch.randint(10, (batch,), generator=generator)
 
 
-def trainer_of(model: str, batch: int, *, noise: float = 0.1, steps: int = 10) -> Trainer:
+def trainer_of(model: str, batch: int, *, noise: float = 0.1, **changes: Any) -> Trainer:
     """Return our trainer with Algorithm 1's settings, as ``enresnet train`` would set it up."""
     images, labels = problem(2)
     few = Images((255 * images).to(torch.uint8), labels, tuple("0123456789"))
     data = DataSet("random", few, few, few, Augmentation())
-    recipe = Recipe(batch_size=batch, steps=steps, noise=noise)
+    recipe = Recipe(batch_size=batch, noise=noise, **changes)
     network = create_model(model, noise=noise if model.startswith("en") else None)
     engine = Engine(accelerator="cpu", precision="auto")
     trainer = Trainer(network, data, recipe, engine=engine)
@@ -70,17 +70,28 @@ def train_step_en5(setting: Setting) -> dict[str, Any]:
 
 def _train_step(members: int, setting: Setting, repeats: int) -> dict[str, Any]:
     images, labels = problem(setting.batch)
-    plain = PlainLoop(members)
-    ours = trainer_of(f"en{members}_resnet20", setting.batch)
+    name = f"en{members}_resnet20"
+    plain, plain_evaluating = PlainLoop(members), PlainLoop(members, attack_mode="eval")
+    ours = trainer_of(name, setting.batch)
+    ours_training = trainer_of(name, setting.batch, attack_mode="train")
     turns = in_turn(
         lambda: plain.step(images, labels),
         lambda: step_of(ours, images, labels),
+        lambda: plain_evaluating.step(images, labels),
+        lambda: step_of(ours_training, images, labels),
         repeats=repeats,
     )
     return told(
-        [theirs / mine for theirs, mine in turns],
-        f"PGD-10 training step, En_{members}ResNet20, batch {setting.batch}: plain loop (float32) "
-        f"over ours ({ours.engine.precision}), random images",
+        [theirs / mine for theirs, mine, *_ in turns],
+        f"PGD-10 training step, En_{members}ResNet20, batch {setting.batch}: plain loop (float32, "
+        "attacking in BatchNorm's training mode, as the authors' scripts do) over ours "
+        f"({ours.engine.precision}, attacking in evaluation mode), random images",
+        both_attacking_in_evaluation_mode=statistics.median(
+            theirs / mine for _, mine, theirs, _ in turns
+        ),
+        both_attacking_in_training_mode=statistics.median(
+            theirs / mine for theirs, _, _, mine in turns
+        ),
         plain_images_per_second=setting.batch / median_of(turns, 0),
         our_images_per_second=setting.batch / median_of(turns, 1),
         at_least=2.5,

@@ -151,6 +151,8 @@ def folded(network: ResNet, x: Tensor) -> Folded | None:
     dtype = x.dtype
     if torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
+    elif any(parameter.dtype != dtype for parameter in network.parameters()):
+        return None  # torch says what is wrong with that
     if dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return None
     tensors, rest = _tensors(network), _rest(network)
@@ -206,7 +208,10 @@ def _rest(network: ResNet) -> tuple[Any, ...]:
 
 
 def _is_plain(network: ResNet) -> bool:
-    if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
+    if any(
+        getattr(torch_module, f"_global_{when}_hooks")
+        for when in ("forward", "forward_pre", "backward", "backward_pre")
+    ):
         return False
     known = known_parts()
     for module in network.modules():

@@ -31,7 +31,9 @@ class NoiseStream:
 
     A ``torch.Generator`` handed in is used as it is, and so can be reseeded from outside; without
     one the stream starts from the system's entropy. A model that moves to another device goes on
-    with a generator for that device, seeded by a draw from the first.
+    with a generator for that device, seeded by a draw from the first. A copy, by ``copy.deepcopy``,
+    pickle or fork, goes on from where the original stands and so repeats its draws, until
+    :func:`seed_noise` gives it others; an ensemble lets its members draw from one stream.
     """
 
     def __init__(self, generator: torch.Generator | None = None) -> None:
@@ -99,7 +101,8 @@ def inject_noise(
 
     ``std_over="example"`` takes one standard deviation for each example, so that a prediction does
     not depend on its batch mates; ``"batch"`` takes one for the whole tensor, as the authors'
-    released code does. The gradient flows through the standard deviation.
+    released code does. The gradient flows through the standard deviation; a second derivative is
+    to be had through torch's own operations only (``ENRESNET_NATIVE=0``), the loops in C refuse it.
     """
     checks.number("noise", noise, low=0)
     checks.choice("std_over", std_over, STD_OVER)

@@ -184,7 +184,8 @@ static inline float total(vf x)
     return sum;
 }
 
-/* Sums of deviations from a first guess, which is near enough to lose nothing in float. */
+/* Sums of deviations from a first guess, the row's first element: near enough to lose nothing in
+ * float, unless that one is thousands of deviations from the rest (0.4 % for 3e4 before ones). */
 typedef struct { vf sum, squares; double total, total_squares; float guess; } gathered;
 
 static inline void gather(gathered *all, pair x, int64_t at)
