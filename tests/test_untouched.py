@@ -1,0 +1,114 @@
+"""Attacks leave the model as it was, whatever it hides in and whatever happens."""
+
+import functools
+import types
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from enresnet.attacks import FGSM, RandomNoise
+from problems import SmallNet, assert_same_state, every_attack, random_problem, seeded, snapshot
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.tuples(st.integers(1, 4), st.sampled_from([1, 3]), st.integers(1, 9), st.integers(1, 9)),
+    st.sampled_from([torch.float16, torch.bfloat16, torch.float32, torch.float64]),
+    st.integers(0, len(every_attack()) - 1),
+    st.integers(0, 99),
+    st.booleans(),
+)
+def test_the_model_is_as_it_was(shape, dtype, number, seed, training):
+    attack = every_attack()[number]
+    model = SmallNet(channels=shape[1], noise=0.1).to(dtype).train(training)
+    model.bn.train(not training)  # a mixture of flags, as in fine-tuning
+    model.conv.weight.requires_grad_(False)
+    model.head.weight.grad = torch.ones_like(model.head.weight)
+    before = snapshot(model)
+    images, labels = random_problem(shape, seed=seed)
+    attack(model, images.to(dtype), labels)
+    assert_same_state(before, snapshot(model))
+
+
+@pytest.mark.parametrize("attack", every_attack(), ids=repr)
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_the_model_is_as_it_was_when_the_attack_fails(attack, error, wrapped):
+    calls = []
+
+    class Broken(SmallNet):
+        def forward(self, images):
+            calls.append(1)
+            if len(calls) == min(2, attack.passes):
+                raise error("stop")
+            return super().forward(images)
+
+    model = Broken().train()
+    model.bn.eval()
+    before = snapshot(model)
+    with pytest.raises(error, match="stop"):
+        attack((lambda x: model(x)) if wrapped else model, *random_problem())
+    assert_same_state(before, snapshot(model))
+
+
+class Trainer:
+    """A plain object that holds a network, as users have them."""
+
+    __slots__ = ("inner",)
+
+    def __init__(self, net):
+        self.inner = types.SimpleNamespace(nets={"one": [net]})
+
+    def predict(self, images):
+        return next(net(images) for net in self.inner.nets["one"])
+
+    __call__ = predict
+
+
+WRAPPERS = {
+    "closure": lambda net: lambda x: net(x),
+    "bound method of the network": lambda net: net.forward,
+    "bound method of an object": lambda net: Trainer(net).predict,
+    "callable object": lambda net: Trainer(net),
+    "partial": lambda net: functools.partial(lambda f, x: f(x), net),
+    "namespace": lambda net: (lambda space: lambda x: space.net(x))(types.SimpleNamespace(net=net)),
+    "nested function": lambda net: lambda x: (lambda: [net(x) for _ in range(1)])()[0],
+}
+
+
+@pytest.mark.parametrize("attack", every_attack(), ids=repr)
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_a_network_inside_a_callable_is_as_it_was(attack, wrapper):
+    model = SmallNet().train()
+    model.head.weight.requires_grad_(False)
+    before = snapshot(model)
+    attack(WRAPPERS[wrapper](model), *random_problem())
+    assert_same_state(before, snapshot(model))
+
+
+def test_only_the_attackers_thread_is_frozen():
+    """The hook that finds modules inside a callable is global; another thread's must not notice."""
+    import threading
+
+    bystander, flags = nn.Dropout(0.5), []
+
+    def model(images):
+        thread = threading.Thread(
+            target=lambda: (bystander(torch.ones(1)), flags.append(bystander.training))
+        )
+        thread.start()
+        thread.join()
+        return images.flatten(1)[:, :4] * 1.0
+
+    FGSM()(model, *random_problem())
+    assert flags == [True]
+
+
+def test_a_model_made_in_inference_mode_is_as_it_was():
+    with torch.inference_mode():
+        model = SmallNet()
+    RandomNoise(generator=seeded())(model, *random_problem())
+    assert all(parameter.requires_grad for parameter in model.parameters())
