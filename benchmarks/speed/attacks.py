@@ -145,7 +145,8 @@ def cw_vs_art(setting: Setting) -> dict[str, Any]:
     images, labels = test_images(min(64, setting.images))
     attack = art_carlini(model, tuple(images.shape[1:]))
     ours = CarliniWagner(c=10, steps=50, step_size=6e-4)
-    ratios, results = [], []
+    ratios: list[float] = []
+    results: list[Any] = []
     ours(model, images[:2], labels[:2])
     attack.generate(images[:1].numpy(), labels[:1].numpy())
     for _ in range(max(1, setting.repeats // 2)):
@@ -155,16 +156,16 @@ def cw_vs_art(setting: Setting) -> dict[str, Any]:
         )
         mine = seconds_of(lambda r=results: r.append(ours(model, images, labels)))
         ratios.append(other / mine)
-    accuracies = [
-        100 * float(score(model, torch.as_tensor(result), labels, draws=DRAWS).mean())
-        for result in results
-    ]
+    clean, theirs, mine = (
+        100 * float(score(model, torch.as_tensor(each), labels, draws=DRAWS).mean())
+        for each in (images, *results)
+    )
     return told(
         ratios,
         f"C&W linf, 50 steps, En_2ResNet20, {len(images)} CIFAR-10 test images: ART's CarliniLInf, "
         "one solve an image, over ours (both float32)",
-        their_robust_accuracy=accuracies[0],
-        our_robust_accuracy=accuracies[1],
+        clean_accuracy=clean,
+        their_robust_accuracy=theirs,
+        our_robust_accuracy=mine,
         at_least=20.0,
-        accuracy_holds=accuracies[1] <= accuracies[0] + 1,
     )

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from enresnet import native
+from enresnet.models.derivatives import LOOPS, first_only
 from enresnet.models.noise import NoiseInjection
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class _Pass(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @first_only(LOOPS)
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         if gradient.stride() != ctx.stride:
             gradient = gradient.new_empty_strided(gradient.shape, ctx.stride).copy_(gradient)
@@ -192,7 +192,7 @@ class _Shortcut:
         if self._step == 1:
             return self._layer(x)
         shape = x[:, :, :: self._step, :: self._step].shape
-        seen = torch.empty(shape, dtype=x.dtype, memory_format=torch.channels_last)
+        seen = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
         native.call("take", x, x, seen, *self._size(x), self._step)
         return self._layer(seen)
 
@@ -261,7 +261,7 @@ class Seam:
         self.z = residual if skip is None else torch.empty_like(residual)
         self.y = torch.empty_like(residual) if self._noise > 0 else self.z
         self.active = torch.empty_like(residual)
-        self._moments = torch.empty(2, rows)
+        self._moments = torch.empty(2, rows, dtype=torch.float32, device="cpu")
         native.call(
             "seam",
             residual,

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from enresnet import checks, native
+from enresnet.models.derivatives import LOOPS, first_only
 from enresnet.randomness import checked_generator
 
 DEFAULT_NOISE = 0.1
@@ -33,7 +33,9 @@ class NoiseStream:
     one the stream starts from the system's entropy. A model that moves to another device goes on
     with a generator for that device, seeded by a draw from the first. A copy, by ``copy.deepcopy``,
     pickle or fork, goes on from where the original stands and so repeats its draws, until
-    :func:`seed_noise` gives it others; an ensemble lets its members draw from one stream.
+    :func:`seed_noise` gives it others; an ensemble lets its members draw from one stream. One seed
+    gives the same noise in the same circumstances: a frozen network is folded and draws otherwise
+    than one whose parameters want gradients, and draws follow the memory format.
     """
 
     def __init__(self, generator: torch.Generator | None = None) -> None:
@@ -127,14 +129,14 @@ class _Inject(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, noise: float, key: int) -> Tensor:
         x = x if _is_dense(x) else x.contiguous()
         y = torch.empty_like(x)
-        mean, deviation = torch.empty(2, len(x))
+        mean, deviation = torch.empty(2, len(x), dtype=torch.float32, device="cpu")
         count = x[0].numel() if len(x) else 0
         native.call("inject", x, x, y, len(x), count, noise, key, mean, deviation)
         ctx.save_for_backward(x, y, mean, deviation)
         return y
 
     @staticmethod
-    @once_differentiable
+    @first_only(LOOPS)
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         x, y, mean, deviation = ctx.saved_tensors
         result = torch.empty_like(x)

@@ -201,14 +201,11 @@ static inline void gather(gathered *all, pair x, int64_t at)
     }
 }
 
-/* What the zeros after the end of a row, ``missing`` of them, had no right to add is taken back. */
 static void conclude(const gathered *all, int64_t count, float *mean, float *deviation)
 {
-    int64_t missing = (DRAWS - count % DRAWS) % DRAWS;
-    double guess = all->guess, sum = all->total + total(all->sum) + missing * guess;
-    double squares = all->total_squares + total(all->squares) - missing * guess * guess;
+    double sum = all->total + total(all->sum), squares = all->total_squares + total(all->squares);
     double middle = sum / (double)count, square = squares / (double)count - middle * middle;
-    *mean = (float)(guess + middle);
+    *mean = (float)(all->guess + middle);
     *deviation = (float)sqrt(square > 0 ? square : square * 0); /* NaN stays */
 }
 

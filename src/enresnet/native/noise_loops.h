@@ -20,11 +20,26 @@ static inline void NAME(write)(TYPE *p, pair x, int64_t left)
     memcpy(p, few, (size_t)left * sizeof(TYPE));
 }
 
+/* What comes after the end of a row counts as the guess, from which it does not deviate. */
+static inline pair NAME(ended)(pair x, int64_t left, float guess)
+{
+    int wide = sizeof(TYPE) == sizeof(float);
+    if (left >= DRAWS) return x;
+    for (int j = 0; j < LANES; j++) {
+        if ((wide ? j : 2 * j) >= left) x.a[j] = guess;
+        if ((wide ? LANES + j : 2 * j + 1) >= left) x.b[j] = guess;
+    }
+    return x;
+}
+
 /* Mean and standard deviation of a row. */
 static void NAME(moments)(const TYPE *x, int64_t count, float *mean, float *deviation)
 {
     gathered all = {.guess = NAME(read)(x, count).a[0]};
-    for (int64_t i = 0; i < count; i += DRAWS) gather(&all, NAME(read)(x + i, count - i), i);
+    for (int64_t i = 0; i < count; i += DRAWS) {
+        pair at = NAME(read)(x + i, count - i);
+        gather(&all, NAME(ended)(at, count - i, all.guess), i);
+    }
     conclude(&all, count, mean, deviation);
 }
 
@@ -160,7 +175,7 @@ static void NAME(sum)(const TYPE *residual, const TYPE *skip, TYPE *z, int64_t c
             x = (pair){x.a + other.a, x.b + other.b};
             NAME(write)(z + i, x, count - i);
         }
-        gather(&all, x, i);
+        gather(&all, NAME(ended)(x, count - i, all.guess), i);
     }
     conclude(&all, count, mean, deviation);
 }
