@@ -189,3 +189,17 @@ def test_the_command(natural, tmp_path, monkeypatch, capsys):
     assert {"checks", "against_epsilon", "against_steps", "epsilon"} <= set(values)
     assert main(["diagnose", "nowhere:at_all", *words]) == 2
     assert "no module nowhere" in capsys.readouterr().err
+
+
+def test_a_model_without_a_gradient_is_told_so(tmp_path, capsys, monkeypatch):
+    (tmp_path / "hard.py").write_text(
+        "import torch\n\ndef model(images):\n    with torch.no_grad():\n"
+        "        x = images.flatten(1)[:, :20].reshape(-1, 10, 2).sum(2)\n    return x.round()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    target = tmp_path / "diagnosis.json"
+    arguments = ["--data", "digits", "--limit", "20", "--queries", "5", "--json", str(target)]
+    assert main(["diagnose", "hard:model", *arguments]) == 1
+    assert "there is a gradient? none; Square with 5 queries leaves" in capsys.readouterr().out
+    assert [c["name"] for c in json.loads(target.read_text())["checks"]] == ["there is a gradient"]

@@ -15,6 +15,7 @@ from enresnet.attacks.gradient import expected_gradient
 from enresnet.attacks.losses import cross_entropy, margin, rivals
 from enresnet.models import Ensemble, ResNet
 
+ASKED = (4, 64)  # few images, many times: whether a model always answers the same
 TOGETHER = 128 * 32 * 32  # pixels of a pass that keeps the cores busy and the caches useful
 
 Loss = Callable[[Tensor], Tensor]
@@ -112,13 +113,18 @@ class Batch:
         return context
 
     @torch.no_grad()
-    def answers_twice_the_same(self, epsilon: float) -> bool:
-        """Return whether the model does so on these images, and on others as near as an attack."""
-        ball = BALLS["linf"](self.images, epsilon)
-        return all(
-            torch.equal(self.logits(point), self.logits(point))
-            for point in (self.images, ball.random_point(self.seeds))
-        )
+    def answers_alike(self, epsilon: float) -> bool:
+        """Return whether the model answers the same, as far as can be seen.
+
+        On these images and on others as near as an attack twice; on a few of them many times, since
+        a call's noise may be the same for all its images (one of several networks answers).
+        """
+        ball, (few, times) = BALLS["linf"](self.images, epsilon), ASKED
+        for point in (self.images, ball.random_point(self.seeds)):
+            if not torch.equal(self.logits(point), self.logits(point)):
+                return False
+        first = self.logits(self.images[:few])
+        return all(torch.equal(self.logits(self.images[:few]), first) for _ in range(times))
 
     @torch.no_grad()
     def judge(self, point: Tensor) -> tuple[Tensor, Tensor]:

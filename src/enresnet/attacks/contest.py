@@ -28,14 +28,23 @@ FINAL = 150  # more for the last two, where these leave a doubt
 LARGE = 1e9  # stands for a margin that is infinite
 
 
-class Contest:
-    """The worst points of each image of a batch so far."""
+class AnswersDifferError(Exception):
+    """A model that was taken for deterministic is not."""
 
-    def __init__(self, batch: Batch) -> None:
+
+class Contest:
+    """The worst points of each image of a batch so far.
+
+    A model that is deterministic as far as was seen, but not ``known`` to be, must fail as often as
+    any other before an image is given up; where it then answers otherwise the contest is off.
+    """
+
+    def __init__(self, batch: Batch, *, known: bool = False) -> None:
         self.batch = batch
         self._draws, self._retire, held = JUDGE, RETIRE, HELD
         if batch.deterministic:
-            self._draws = self._retire = held = 1
+            self._draws = held = 1
+            self._retire = 1 if known else RETIRE
         self._own = 1 if held > 1 else 0  # places that only the best bet may have
         count = len(batch.images)
         self._points = batch.images.expand(held, *batch.images.shape).clone()
@@ -110,6 +119,8 @@ class Contest:
         doubtful &= self._tally.seen[leader, rows] < self._retire
         for place in leader[doubtful].unique().tolist():
             self._rejudge(place, rows[doubtful & (leader == place)], self._retire - self._draws)
+        if self.batch.deterministic and not self._tally.always_wrong[leader, rows][doubtful].all():
+            raise AnswersDifferError
         enough = self._tally.seen[leader, rows] >= self._retire
         self.lost[rows] = self._tally.always_wrong[leader, rows] & enough
 

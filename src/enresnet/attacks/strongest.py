@@ -21,7 +21,7 @@ from enresnet import checks
 from enresnet.attacks.apgd import APGD
 from enresnet.attacks.base import Attack
 from enresnet.attacks.batch import Batch
-from enresnet.attacks.contest import Contest
+from enresnet.attacks.contest import AnswersDifferError, Contest
 from enresnet.attacks.geometry import BALLS
 from enresnet.attacks.gradient import NoGradientError
 from enresnet.attacks.ifgsm import IFGSM, check_epsilon
@@ -82,6 +82,7 @@ LOUD = (
     Stage("noise off", "targeted_dlr", 0.1, targets=3),
     Stage("itself", "ce", 0.8, steps=20, plain=True, bet=True),
     Stage("itself", "dlr", 0.2, steps=20, plain=True),
+    Stage("itself", "dlr", 0.3),  # cross-entropy hears nothing of draws that are surely right
 )
 
 
@@ -123,54 +124,79 @@ class Strongest(Attack):
     def _perturb(self, batch: Batch) -> Tensor:
         outer = batch.classifier
         batch = replace(batch, classifier=outer.apart())
-        if not batch.deterministic:  # not known to be; others' models are asked
-            batch = replace(batch, deterministic=batch.answers_twice_the_same(self.epsilon))
-        contest = Contest(batch)
-        meter = _Meter(outer.skip, contest, self._passes())
-        steps = max(1, self.budget // 5)
+        known = batch.deterministic
+        if not known:  # others' models are asked
+            batch = replace(batch, deterministic=batch.answers_alike(self.epsilon))
+        meter = _Meter(outer.skip, len(batch.images), self._passes())
         try:
-            self._by_gradients(contest, meter)
-        except NoGradientError:
-            if batch.images.ndim != 4:
-                raise
-            steps = self.budget
-            warnings.warn(
-                f"model gives no gradient: strongest is Square alone, over {steps} steps; a copy "
-                "of the model in torch operations would be attacked far more strongly",
-                stacklevel=4,
-            )
-        rows = contest.standing
-        while len(rows) and batch.images.ndim == 4:  # squares need a height and a width
-            meter.start(rows, SEARCHED, SEARCHED_BLINDLY)
-            ahead = contest.challenge(rows, self._square(batch.rows(rows), steps, meter))
-            # Where blind search does better than gradients did, it is them that are blind.
-            more = ahead & ~contest.lost[rows] & (steps < self.budget)
-            rows, steps = rows[more], self.budget
+            contest = self._searched(batch, self.budget, meter, known=known)
+        except AnswersDifferError:
+            spent = batch.classifier.gradients // max(1, len(batch.images))
+            batch = replace(batch, deterministic=False)
+            contest = self._searched(batch, max(100, self.budget - spent), meter)
         result = contest.decided()
         meter.finish()
         outer.count(batch.classifier)
         return result
 
-    def _by_gradients(self, contest: Contest, meter: _Meter) -> None:
-        """Try all that follows a gradient."""
+    def _searched(
+        self, batch: Batch, budget: int, meter: _Meter, *, known: bool = False
+    ) -> Contest:
+        """Return the contest of all points that were found."""
+        meter.contest = contest = Contest(batch, known=known)
+        try:
+            blind = self._by_gradients(contest, budget, meter)
+        except NoGradientError:
+            if batch.images.ndim != 4:
+                raise
+            blind = torch.ones(len(batch.images), dtype=torch.bool)
+            warnings.warn(
+                f"model gives no gradient: strongest is Square alone, over {budget} steps; a copy "
+                "of the model in torch operations would be attacked far more strongly",
+                stacklevel=5,
+            )
+        if batch.images.ndim == 4:  # squares need a height and a width
+            self._by_squares(contest, blind, budget, meter)
+        return contest
+
+    def _by_squares(self, contest: Contest, blind: Tensor, budget: int, meter: _Meter) -> None:
+        """Search without gradients, at length where there are none."""
+        batch = contest.batch
+        eot = 1 if batch.deterministic else self.eot
+        for members, steps, draws in (
+            (~blind, max(1, budget // 5), min(2, eot)),
+            (blind, budget, eot),
+        ):
+            rows = contest.standing
+            rows = rows[members[rows]]
+            while len(rows):
+                meter.start(rows, SEARCHED, SEARCHED_BLINDLY)
+                found = self._square(batch.rows(rows), steps, draws, meter)
+                ahead = contest.challenge(rows, found)
+                # Where blind search does better than gradients did, it is them that are blind.
+                more = ahead & ~contest.lost[rows] & (steps < budget)
+                rows, steps, draws = rows[more], budget, eot
+
+    def _by_gradients(self, contest: Contest, budget: int, meter: _Meter) -> Tensor:
+        """Try all that follows a gradient; return the images that were seen to have none."""
         batch = contest.batch
         known = surrogates(
             batch.classifier.model,
-            min(self.eot, max(1, self.budget // 100)),
+            min(self.eot, max(1, budget // 100)),
             deterministic=batch.deterministic,
         )
         groups: list[tuple[Tensor, Sequence[Stage]]]
         groups = [(torch.ones(len(batch.images), dtype=torch.bool), DETERMINISTIC)]
-        spent = 0
+        spent, blind = 0, torch.zeros(len(batch.images), dtype=torch.bool)
         if not batch.deterministic:
-            loud, spent = self._drowned(contest), 2 * self.eot
+            (loud, blind), spent = self._drowned(contest), 2 * self.eot
             quiet = NOISE_OFF if "noise off" in known else RANDOM
             groups = [(~loud, quiet), (loud, LOUD)]
         for members, stages in groups:
             searches = list(
                 searches_of(
                     plan(stages, known),
-                    budget=max(0, self.budget - spent),
+                    budget=max(0, budget - spent),
                     eot=self.eot,
                     targets=len(contest.rivals),
                 )
@@ -184,10 +210,14 @@ class Strongest(Attack):
                 meter.start(rows, *(SEARCHED * place for place in places))
                 found = self._try(contest, rows, search, number + 1, meter)
                 contest.challenge(rows, found, bet=search.bet)
+        return blind
 
-    def _drowned(self, contest: Contest) -> Tensor:
-        """Return the images whose gradient is mostly noise: two of them point apart."""
-        found = torch.zeros(len(contest.batch.images), dtype=torch.bool)
+    def _drowned(self, contest: Contest) -> tuple[Tensor, Tensor]:
+        """Return the images whose gradient is mostly noise, and those where it is 0.
+
+        Of noise two of them point apart.
+        """
+        found, blind = torch.zeros(2, len(contest.batch.images), dtype=torch.bool)
         rows = contest.standing
         if len(rows):
             batch = contest.batch.rows(rows)
@@ -195,7 +225,8 @@ class Strongest(Attack):
             there = (one != 0).any(dim=1) & (two != 0).any(dim=1)
             cosine = torch.cosine_similarity(one.double(), two.double(), eps=1e-300)
             found[rows] = (there & (cosine < DROWNED)).cpu()
-        return found
+            blind[rows] = ((one == 0).all(dim=1) & (two == 0).all(dim=1)).cpu()
+        return found, blind
 
     def _try(
         self, contest: Contest, rows: Tensor, search: Search, number: int, meter: _Meter
@@ -226,8 +257,7 @@ class Strongest(Attack):
         batch.classifier.count(own, surrogate.cost)
         return found
 
-    def _square(self, batch: Batch, steps: int, meter: _Meter) -> Tensor:
-        eot = 1 if batch.deterministic else min(2, self.eot)
+    def _square(self, batch: Batch, steps: int, eot: int, meter: _Meter) -> Tensor:
         square = Square(epsilon=self.epsilon, steps=steps, eot=eot)
         own = batch.classifier.apart(advance=meter.within(square.passes))
         found = square._perturb(replace(batch, eot=eot, classifier=own))
@@ -302,9 +332,11 @@ def searches_of(
 class _Meter:
     """Tells how far the attack is: an image that is lost is done."""
 
-    def __init__(self, advance: Callable[[int], None], contest: Contest, passes: int) -> None:
-        self._advance, self._contest, self._passes = advance, contest, passes
-        self._done = torch.zeros(len(contest.batch.images), dtype=torch.float64)
+    contest: Contest
+
+    def __init__(self, advance: Callable[[int], None], images: int, passes: int) -> None:
+        self._advance, self._passes = advance, passes
+        self._done = torch.zeros(images, dtype=torch.float64)
         self._told = 0
         self._rows, self._from, self._to = torch.zeros(0, dtype=torch.int64), 0.0, 0.0
 
@@ -331,7 +363,7 @@ class _Meter:
 
     def _reach(self, place: float) -> None:
         self._done[self._rows] = torch.clamp(self._done[self._rows], min=place)
-        self._done[self._contest.lost] = 1
+        self._done[self.contest.lost] = 1
         self._tell()
 
     def _tell(self) -> None:

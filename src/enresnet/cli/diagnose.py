@@ -89,18 +89,21 @@ def command(
         "hardware": hardware(),
     }
     write_json(json, {**facts, **result.to_json()})
-    if picture is None:
-        subject.folder.mkdir(parents=True, exist_ok=True)
-        picture = subject.folder / "diagnosis.png"
     title = f"{subject.name} on {name}, {result.images} test images"
-    write_picture(picture, diagnosis_figure(result, title))
+    caption = f"epsilon = {result.epsilon:.4g}, EOT over {result.eot}."
+    if result.against_steps:
+        if picture is None:
+            subject.folder.mkdir(parents=True, exist_ok=True)
+            picture = subject.folder / "diagnosis.png"
+        write_picture(picture, diagnosis_figure(result, title))
+        caption += f" The curves: {picture}"
     print_table(
         [
             {"check": check.name, "figure": check.figure, "verdict": check.verdict}
             for check in result.checks
         ],
         title=title,
-        caption=f"epsilon = {result.epsilon:.4g}, EOT over {result.eot}. The curves: {picture}",
+        caption=caption,
     )
     remove_journal(journal)
     for check in result.warnings:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from enresnet import checks
 from enresnet.attacks import FGSM
-from enresnet.attacks.gradient import Model
+from enresnet.attacks.gradient import Model, NoGradientError
 from enresnet.attacks.ifgsm import check_epsilon
 from enresnet.data import Images
 from enresnet.evaluation import signs
@@ -98,7 +98,11 @@ def diagnose(
     stages = 5 + len(STEPS) + len(_radii(radius)) + len(oracles) + (natural is not None)
     with progress_bar("diagnosing", stages, show=progress) as advance:
         patient.advance = advance
-        one, many = patient.under(FGSM(epsilon=radius, eot=eot)), patient.iterative(20)
+        try:
+            one = patient.under(FGSM(epsilon=radius, eot=eot))
+        except NoGradientError:
+            return _of(patient, [signs.no_gradient(patient, queries)], {}, {})
+        many = patient.iterative(20)
         steps = {number: one if number == 1 else patient.iterative(number) for number in STEPS}
         curve = {size: patient.iterative(20, size) for size in _radii(radius)}
         found = [
@@ -112,17 +116,7 @@ def diagnose(
             *signs.slope(patient),
             signs.SKIPPED_NATURAL if natural is None else signs.natural_training(patient, natural),
         ]
-    return Diagnosis(
-        checks=tuple(found),
-        against_epsilon=tuple(_point(size, value) for size, value in curve.items()),
-        against_steps=tuple(_point(number, value) for number, value in steps.items()),
-        images=len(patient.data),
-        epsilon=radius,
-        eot=eot,
-        draws=draws,
-        seed=seed,
-        data=patient.data.fingerprint(),
-    )
+    return _of(patient, found, curve, steps)
 
 
 def _radii(epsilon: float) -> Sequence[float]:
@@ -133,3 +127,22 @@ def _radii(epsilon: float) -> Sequence[float]:
 
 def _point(at: float, value: Accuracy) -> Point:
     return Point(float(at), value.accuracy, *value.interval)
+
+
+def _of(
+    patient: Patient,
+    found: Sequence[Check],
+    curve: Mapping[float, Accuracy],
+    steps: Mapping[int, Accuracy],
+) -> Diagnosis:
+    return Diagnosis(
+        checks=tuple(found),
+        against_epsilon=tuple(_point(size, value) for size, value in curve.items()),
+        against_steps=tuple(_point(number, value) for number, value in steps.items()),
+        images=len(patient.data),
+        epsilon=patient.epsilon,
+        eot=patient.eot,
+        draws=patient.draws,
+        seed=patient.seed,
+        data=patient.data.fingerprint(),
+    )

@@ -38,7 +38,7 @@ class Patient:
             "seed": seed,
             "progress": False,
         }
-        self.seed = seed
+        self.draws, self.seed = draws, seed
         self.advance: Any = lambda _: None
         self._known: dict[str, Accuracy] = {}
 

@@ -123,7 +123,10 @@ def drawn_logits(model: Model, images: Tensor, draws: int) -> Iterator[Tensor]:
         yield logits.float().cpu()
 
 
-def answers_twice_the_same(model: Model, images: Tensor) -> bool:
-    """Return whether two predictions of the same images are equal."""
-    first, second = drawn_logits(model, images, 2)
-    return bool(((first == second) | (first.isnan() & second.isnan())).all())
+def answers_alike(model: Model, images: Tensor, times: int = 2) -> bool:
+    """Return whether so many predictions of the same images are equal."""
+    answers = drawn_logits(model, images, times)
+    first = next(answers)
+    return all(
+        bool(((first == other) | (first.isnan() & other.isnan())).all()) for other in answers
+    )

@@ -55,6 +55,25 @@ def many_steps(one: Accuracy, many: Accuracy) -> Check:
     )
 
 
+def no_gradient(patient: Patient, queries: int) -> Check:
+    """Say that there is nothing to follow, and what is found without."""
+    square = Square(
+        epsilon=patient.epsilon,
+        steps=queries,
+        eot=patient.eot,
+        generator=patient.generator("square"),
+    )
+    left = 100 * patient.under(square).accuracy
+    return Check.of(
+        "there is a gradient",
+        f"none; Square with {queries} queries leaves {left:.1f} %",
+        False,
+        "The model's output does not depend on its images, as far as torch can tell: an operation "
+        "without a gradient, no_grad, detach or numpy stands between. Nothing can be said of its "
+        "robustness before a copy in torch operations is attacked.",
+    )
+
+
 def black_box(patient: Patient, many: Accuracy, queries: int) -> list[Check]:
     """Check that search without gradients finds no more than gradients did."""
     eot = patient.eot

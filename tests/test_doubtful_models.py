@@ -1,0 +1,116 @@
+"""Models that seem deterministic and are not, or that give no gradient and are noisy."""
+
+import pytest
+import torch
+from torch import nn
+
+from enresnet.attacks import Strongest, strongest
+from enresnet.attacks.batch import ASKED
+from enresnet.data import load_data
+from enresnet.evaluation import evaluate
+from enresnet.evaluation.measure import as_images, looks_deterministic
+from enresnet.evaluation.scoring import score
+from problems import Linear, random_problem, seeded
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Moody(nn.Module):
+    """Answers wrongly in one call of seven, for all images alike, after a while of good conduct."""
+
+    def __init__(self, inner, *, conduct=0):
+        super().__init__()
+        self.inner, self.calls, self.conduct = inner, 0, conduct
+
+    def forward(self, images):
+        self.calls += 1
+        logits = self.inner(images)
+        moody = self.calls > self.conduct and self.calls % 7 == 0
+        return logits.roll(1, 1) if moody else logits
+
+
+def linear_problem(count=24):
+    """Return a linear model that is right on all images, and these."""
+    images, _ = random_problem((count, 1, 4, 4))
+    model = Linear(16, classes=4)
+    return model, images, model(images).argmax(dim=1)
+
+
+def test_a_call_that_goes_wrong_for_all_images_breaks_none():
+    """Seen when the model is asked, or later, when an image that is lost must be lost again."""
+    inner, images, labels = linear_problem()
+    attack = Strongest(epsilon=0.3, budget=200, generator=seeded())
+    expected = score(inner, attack(inner, images, labels), labels).mean()
+    for conduct in (0, ASKED[1] + 4, ASKED[1] + 40):
+        found = attack(Moody(inner, conduct=conduct), images, labels)
+        assert score(inner, found, labels).mean() <= expected + 0.05
+
+
+def test_many_calls_tell_that_a_model_is_not_deterministic():
+    inner, images, labels = linear_problem()
+    model = Moody(inner, conduct=10)
+    result = evaluate(model, (images, labels), [], draws=14)
+    assert not result.natural.deterministic
+    assert result.natural.draws == 14
+    assert result.natural.accuracy == pytest.approx(6 / 7)
+    assert evaluate(inner, (images, labels), []).natural.draws == 1
+    assert looks_deterministic(inner, as_images((images, labels)))
+
+
+class Blind(nn.Module):
+    """Noise, then rounding: a gradient that is 0, or none at all."""
+
+    def __init__(self, inner, *, gradient):
+        super().__init__()
+        self.inner, self.gradient = inner, gradient
+
+    def forward(self, images):
+        with torch.set_grad_enabled(self.gradient and torch.is_grad_enabled()):
+            noisy = images + 0.1 * torch.randn(images.shape)
+            return self.inner((4 * noisy).round() / 4)
+
+
+@pytest.mark.filterwarnings("ignore:model gives no gradient")
+@pytest.mark.parametrize("gradient", [True, False])
+def test_where_there_is_no_gradient_square_has_all_steps_and_draws(monkeypatch, gradient):
+    inner, images, labels = linear_problem(6)
+    asked = []
+
+    class Recorded(strongest.Square):
+        def __init__(self, **options):
+            asked.append((options["steps"], options["eot"]))
+            super().__init__(**options)
+
+    monkeypatch.setattr(strongest, "Square", Recorded)
+    Strongest(epsilon=0.05, budget=100, eot=5, generator=seeded())(
+        Blind(inner, gradient=gradient), images, labels
+    )
+    assert asked == [(100, 5)]
+
+
+def sure_network():
+    """Return a network that is sure of what it says, and test images."""
+    data = load_data("digits")
+    images, labels = data.train.batch(slice(len(data.train)))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+        optimiser = torch.optim.Adam(net.parameters(), 3e-3)
+        for _ in range(300):
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(net(images), labels).backward()
+            optimiser.step()
+    return net.eval(), *data.test.batch(slice(128))
+
+
+def test_draws_that_are_surely_right_are_heard():
+    """Cross-entropy follows the few that are wrong, and makes them worse still."""
+    inner, images, labels = sure_network()
+    luck = seeded()
+
+    def model(points):
+        logits = inner(points)
+        return logits.roll(1, 1) if torch.rand((), generator=luck) < 0.15 else logits
+
+    found = Strongest(epsilon=0.2, generator=seeded())(model, images, labels)
+    assert score(inner, found, labels).sum() <= 1
