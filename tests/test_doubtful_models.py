@@ -1,5 +1,9 @@
 """Models that seem deterministic and are not, or that give no gradient and are noisy."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -114,3 +118,33 @@ def test_draws_that_are_surely_right_are_heard():
 
     found = Strongest(epsilon=0.2, generator=seeded())(model, images, labels)
     assert score(inner, found, labels).sum() <= 1
+
+
+def test_what_the_command_says_of_them(tmp_path):
+    """In plain words, without the line of code that says it."""
+    (tmp_path / "odd.py").write_text(
+        "import torch\nfrom torch import nn\n\n"
+        "wrong = nn.Sequential(nn.Flatten(), nn.Linear(48, 10))\n\n"
+        "@torch.no_grad()\ndef hard(images):\n"
+        "    return images.flatten(1)[:, :20].reshape(-1, 10, 2).sum(2).round()\n"
+    )
+
+    def run(model, *options):
+        command = [sys.executable, "-m", "enresnet", "evaluate", model, "--data", "digits"]
+        return subprocess.run(
+            [*command, "--limit", "60", "--out", "here", *options],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    wrong = run("odd:wrong")
+    assert wrong.returncode == 2
+    assert "enresnet: model fails on images of 1 x 8 x 8: mat1 and mat2" in wrong.stderr
+    assert "Traceback" not in wrong.stderr
+    hard = run("odd:hard", "--attacks", "strongest", "--budget", "100")
+    assert hard.returncode == 0, hard.stderr
+    assert "enresnet: model gives no gradient: strongest is Square alone" in hard.stderr
+    assert "UserWarning" not in hard.stderr

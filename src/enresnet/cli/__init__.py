@@ -10,7 +10,9 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import enresnet
 from enresnet import checks
@@ -54,13 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         import tyro
 
         command = importlib.import_module(f"enresnet.cli.{name}").command
-        code = tyro.cli(
-            command,
-            prog=f"enresnet {name}",
-            description=inspect.cleandoc(command.__doc__).partition("Args:")[0],
-            args=words[1:],
-            config=(tyro.conf.FlagCreatePairsOff,),
-        )
+        with _plain_warnings():
+            code = tyro.cli(
+                command,
+                prog=f"enresnet {name}",
+                description=inspect.cleandoc(command.__doc__).partition("Args:")[0],
+                args=words[1:],
+                config=(tyro.conf.FlagCreatePairsOff,),
+            )
     except FloatingPointError as error:
         return _refuse(str(error), once=True)
     except BrokenPipeError:  # who reads our output has seen enough, as head does
@@ -91,6 +94,29 @@ def _help() -> str:
         "enresnet COMMAND --help shows a command's options; enresnet --version the version.",
     ]
     return "\n".join(lines)
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Let warnings to users be printed without the line of code that gave them."""
+    before = warnings.formatwarning
+
+    def plainly(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        line: str | None = None,
+    ) -> str:
+        if category is UserWarning:
+            return f"enresnet: {message}\n"
+        return before(message, category, filename, lineno, line)
+
+    warnings.formatwarning = plainly
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 def _refuse(message: str, *, once: bool = False) -> int:

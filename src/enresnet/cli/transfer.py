@@ -154,12 +154,10 @@ def _rows(
 
 
 def _opened(sources: tuple[str, ...]) -> dict[str, Subject]:
-    """Return the models by name: that of the network, or the folder's where two share it."""
+    """Return the models by name: that of the network, or the folder's if two share one."""
     subjects = [open_subject(source) for source in sources]
     names = [subject.name for subject in subjects]
-    keys = [
-        subject.name if names.count(subject.name) == 1 else subject.source for subject in subjects
-    ]
+    keys = names if len(set(names)) == len(names) else [subject.source for subject in subjects]
     if len(set(keys)) < len(keys):
         raise ValueError(f"each model must be given once, found {', '.join(keys)}")
     return dict(zip(keys, subjects, strict=True))

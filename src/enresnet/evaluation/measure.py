@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -215,11 +216,22 @@ def looks_deterministic(model: Model, data: Images) -> bool:
     change = torch.rand(few.shape, generator=torch.Generator().manual_seed(0)).to(few) - 0.5
     near = (few + 2 * NEAR * change).clamp(0, 1)
     asked, times = ASKED
-    return (
-        answers_alike(model, few)
-        and answers_alike(model, near)
-        and answers_alike(model, few[:asked], times)
-    )
+    with _first_look(few):
+        return (
+            answers_alike(model, few)
+            and answers_alike(model, near)
+            and answers_alike(model, few[:asked], times)
+        )
+
+
+@contextmanager
+def _first_look(images: Tensor) -> Iterator[None]:
+    """Say what the images are like, should a model not take them."""
+    try:
+        yield
+    except RuntimeError as error:
+        shape = " x ".join(map(str, images.shape[1:]))
+        raise ValueError(f"model fails on images of {shape}: {error}") from error
 
 
 def as_images(dataset: Any) -> Images:
@@ -237,7 +249,8 @@ def as_images(dataset: Any) -> Images:
 
 
 def _check_classes(model: Model, data: Images, images: Tensor) -> None:
-    (logits,) = drawn_logits(model, images, 1)
+    with _first_look(images):
+        (logits,) = drawn_logits(model, images, 1)
     if logits.isnan().any(dim=1).all():
         raise FloatingPointError("model gives NaN: its weights or the images are not finite")
     classes = logits.shape[1]
