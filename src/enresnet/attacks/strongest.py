@@ -20,8 +20,8 @@ from torch import Tensor
 from enresnet import checks
 from enresnet.attacks.apgd import APGD
 from enresnet.attacks.base import Attack
-from enresnet.attacks.batch import Batch
-from enresnet.attacks.contest import AnswersDifferError, Contest
+from enresnet.attacks.batch import ASKED, Batch
+from enresnet.attacks.contest import RETIRE, AnswersDifferError, Contest
 from enresnet.attacks.geometry import BALLS
 from enresnet.attacks.gradient import NoGradientError
 from enresnet.attacks.ifgsm import IFGSM, check_epsilon
@@ -115,7 +115,8 @@ class Strongest(Attack):
         return "strongest"
 
     def _passes(self) -> int:
-        return 2 * self.budget
+        # also those that ask whether a model is deterministic, and whether an image is lost
+        return 2 * self.budget + ASKED[1] + RETIRE
 
     def _draw_seeds(self, count: int) -> Tensor:
         generator = self.generator
