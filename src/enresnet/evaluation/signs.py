@@ -57,13 +57,7 @@ def many_steps(one: Accuracy, many: Accuracy) -> Check:
 
 def no_gradient(patient: Patient, queries: int) -> Check:
     """Say that there is nothing to follow, and what is found without."""
-    square = Square(
-        epsilon=patient.epsilon,
-        steps=queries,
-        eot=patient.eot,
-        generator=patient.generator("square"),
-    )
-    left = 100 * patient.under(square).accuracy
+    left = 100 * _searched_blindly(patient, queries).accuracy
     return Check.of(
         "there is a gradient",
         f"none; Square with {queries} queries leaves {left:.1f} %",
@@ -74,20 +68,26 @@ def no_gradient(patient: Patient, queries: int) -> Check:
     )
 
 
-def black_box(patient: Patient, many: Accuracy, queries: int) -> list[Check]:
-    """Check that search without gradients finds no more than gradients did."""
-    eot = patient.eot
-    square = patient.under(
+def _searched_blindly(patient: Patient, queries: int) -> Accuracy:
+    return patient.under(
         Square(
             epsilon=patient.epsilon,
             steps=queries,
-            eot=eot,
+            eot=patient.eot,
             generator=patient.generator("square"),
         )
     )
+
+
+def black_box(patient: Patient, many: Accuracy, queries: int) -> list[Check]:
+    """Check that search without gradients finds no more than gradients did."""
+    square = _searched_blindly(patient, queries)
     noise = patient.under(
         RandomNoise(
-            epsilon=patient.epsilon, restarts=20, eot=eot, generator=patient.generator("noise")
+            epsilon=patient.epsilon,
+            restarts=20,
+            eot=patient.eot,
+            generator=patient.generator("noise"),
         )
     )
     blind = _no_better(
