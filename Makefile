@@ -28,12 +28,15 @@ $(STAMP): pyproject.toml constraints.txt
 quickstart: $(STAMP)
 	$(BIN)/enresnet quickstart
 
+# A file's tests stay together: many share what is trained for the first of them.
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-all: $(STAMP)
 	$(PIP) --editable '.[dev,bench]'
-	$(BIN)/python -m pytest -m ''
+	$(PYTEST) -m ''
 
 bench: $(STAMP)
 	$(PIP) --editable '.[dev,bench]'

@@ -14,13 +14,13 @@ LINE = re.compile(r"resuming from step (\d+) .*saved (\S+)")
 
 
 def start(*words: object, **environment: str) -> subprocess.Popen[str]:
-    """Start ``enresnet WORDS`` on one thread."""
+    """Start ``enresnet WORDS``."""
     return subprocess.Popen(
         [sys.executable, "-m", "enresnet", *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        env={**os.environ, **environment},
     )
 
 

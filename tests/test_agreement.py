@@ -22,10 +22,7 @@ from problems import assert_same_state, seeded, snapshot
 torchattacks = pytest.importorskip("torchattacks")
 pyautoattack = pytest.importorskip("pyautoattack")
 foolbox = pytest.importorskip("foolbox")
-pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 EPSILON = 0.15
 
 
@@ -35,7 +32,6 @@ def problem():
     data = load_data("digits")
     model = create_model("en1_resnet8", in_channels=1, generator=seeded())
     recipe = load_recipe("fast", epochs=5, epsilon=EPSILON, batch_size=64)
-    torch.set_num_threads(1)
     list(Trainer(model, data, recipe).epochs())
     return model.eval(), *data.test.batch(slice(200))
 

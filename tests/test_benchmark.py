@@ -3,13 +3,10 @@
 import json
 from pathlib import Path
 
-import pytest
 import torch
 
 from enresnet.cli import benchmark, main
 from problems import seeded
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_every_benchmark_runs(tmp_path, capsys, monkeypatch):

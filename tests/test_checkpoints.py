@@ -13,8 +13,6 @@ from enresnet.training.checkpoint import checkpoints, newest_checkpoint, write_c
 from processes import newest
 from trainings import QUICK, StopAt, StopError, assert_same_weights
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 class TestCheckpoints:
     def test_only_two_are_kept_and_what_is_read_is_what_was_written(self, tmp_path):

@@ -16,8 +16,6 @@ from enresnet.evaluation.measure import as_images, looks_deterministic
 from enresnet.evaluation.scoring import score
 from problems import Linear, random_problem, seeded
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 class Moody(nn.Module):
     """Answers wrongly in one call of seven, for all images alike, after a while of good conduct."""

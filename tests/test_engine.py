@@ -17,8 +17,6 @@ from problems import seeded
 from processes import LINE, finish, kill, newest, start, wait_for
 from trainings import QUICK, TRAIN, assert_same_weights
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture(scope="module")
 def digits():

@@ -18,7 +18,6 @@ from enresnet.evaluation import evaluate
 from enresnet.evaluation.journal import Journal, remove_journal
 from problems import SmallNet, random_problem, seeded
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 IMAGES, LABELS = random_problem((40, 3, 8, 8))
 
 MODULE = """

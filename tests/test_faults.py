@@ -25,8 +25,6 @@ from enresnet.training.interruption import InterruptedTrainingError
 from processes import kill, newest, start, wait_for
 from trainings import QUICK, TRAIN, StopAt, StopError
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture(scope="module")
 def digits():
@@ -67,7 +65,6 @@ class TestFaults:
             [sys.executable, "-c", code, *words.split(), "--out", str(tmp_path / "run")],
             capture_output=True,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
         assert done.returncode == 2, done.stderr
         assert "cannot write to" in done.stderr

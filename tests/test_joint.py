@@ -20,9 +20,6 @@ IMAGES, LABELS = random_problem((6, 3, 8, 8), classes=10)
 QUICK = Recipe(epochs=1, steps=1, epsilon=0.1, step_size=0.05, batch_size=64)
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_the_analytic_gradient_is_autograds(count):
     parts = torch.randn(count, 7, 10, dtype=torch.float64, generator=seeded())

@@ -1,7 +1,6 @@
 """Evaluations that are killed, shared, resumed: the result is that of one that was not."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -20,7 +19,6 @@ from enresnet.models import create_model
 from enresnet.models.noise import streams_of
 from problems import SmallNet, random_problem, seeded
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 IMAGES, LABELS = random_problem((40, 3, 16, 16))
 
 
@@ -230,13 +228,10 @@ EVALUATE = ["--attacks", "fgsm", "pgd5", "--limit", "96", "--batch-size", "8", "
 
 def test_killed_and_resumed(trained, tmp_path):
     """With SIGKILL, again and again: the result is that of an evaluation left alone."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "enresnet", "evaluate", str(trained), *EVALUATE]
 
     def started(out):
-        return subprocess.Popen(
-            [*command, "--out", str(out)], env=environment, stdout=subprocess.DEVNULL
-        )
+        return subprocess.Popen([*command, "--out", str(out)], stdout=subprocess.DEVNULL)
 
     assert started(tmp_path / "whole").wait() == 0
     out, kills = tmp_path / "killed", 0
@@ -271,7 +266,6 @@ def test_two_real_processes(trained, tmp_path):
     words = [*arguments, "--out", str(tmp_path / "two"), "--devices", "2"]
     subprocess.run(
         [sys.executable, "-m", "enresnet", *words],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=True,
         stdout=subprocess.DEVNULL,
     )

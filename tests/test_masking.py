@@ -14,7 +14,6 @@ from enresnet.models import create_model
 from enresnet.training import Trainer, load_recipe
 from problems import seeded
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 EPSILON = 0.15
 
 
@@ -25,7 +24,6 @@ def data():
 
 def network(data, name, **options):
     model = create_model(name, in_channels=1, generator=seeded())
-    torch.set_num_threads(1)
     recipe = load_recipe(options.pop("recipe", "fast"), batch_size=64, **options)
     list(Trainer(model, data, recipe).epochs())
     return model.eval()

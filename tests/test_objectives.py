@@ -17,8 +17,6 @@ from enresnet.training.schedule import one_cycle_rate
 from problems import Linear, assert_same_state, seeded, snapshot
 from trainings import IMAGES, LABELS, RECIPE, objective, quiet_net
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_every_objective_gives_a_loss_with_gradients(name):

@@ -26,7 +26,6 @@ def told(tmp_path_factory):
             [sys.executable, str(script), str(out), str(devices)],
             check=True,
             timeout=300,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
         told[devices] = [
             (json.loads((out / f"{rank}.json").read_text()), load_file(out / f"{rank}.t"))

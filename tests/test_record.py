@@ -16,7 +16,6 @@ from enresnet.evaluation.record import Record
 from enresnet.models import create_model
 from problems import SmallNet, random_problem, seeded
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 IMAGES, LABELS = random_problem((40, 3, 8, 8))
 SHAPE = IMAGES.shape[1:]
 

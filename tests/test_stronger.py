@@ -14,8 +14,6 @@ from enresnet.models import create_model, without_noise
 from enresnet.training import Trainer, load_recipe
 from problems import Linear, random_problem, seeded
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 EPSILON = 0.15
 
 
@@ -25,7 +23,6 @@ def trained():
     data = load_data("digits")
     model = create_model("en1_resnet8", in_channels=1, generator=seeded())
     recipe = load_recipe("fast", epochs=5, epsilon=EPSILON, batch_size=64)
-    torch.set_num_threads(1)
     list(Trainer(model, data, recipe).epochs())
     return model.eval(), *data.test.batch(slice(96))
 

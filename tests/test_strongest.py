@@ -17,7 +17,6 @@ from enresnet.models.noise import noise_modules
 from enresnet.training import Trainer, load_recipe
 from problems import Linear, SmallNet, assert_same_state, random_problem, seeded, snapshot
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 EPSILON = 0.15
 
 
@@ -27,7 +26,6 @@ def trained():
     data = load_data("digits")
     model = create_model("en2_resnet8", in_channels=1, generator=seeded())
     recipe = load_recipe("fast", epochs=4, epsilon=EPSILON, batch_size=64)
-    torch.set_num_threads(1)
     list(Trainer(model, data, recipe).epochs())
     return model.eval(), *data.test.batch(slice(96))
 

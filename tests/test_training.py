@@ -21,8 +21,6 @@ from enresnet.training.recipe import ratio
 from enresnet.training.schedule import step_rate
 from problems import SmallNet, random_problem, seeded
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture(scope="module")
 def digits():

@@ -18,8 +18,6 @@ from enresnet.training.objectives import OBJECTIVES
 from problems import Linear, assert_same_state, seeded, snapshot
 from trainings import IMAGES, LABELS, RECIPE, objective, quiet_net
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 class TestAWP:
     @pytest.mark.parametrize("name", OBJECTIVES)
