@@ -13,6 +13,7 @@ import torch
 from enresnet import progress
 from enresnet.attacks import PGD
 from enresnet.cli import main
+from enresnet.cli.output import print_table
 from enresnet.data.adversarial import AdversarialSet, eight_bit, load_adversarial_set
 from enresnet.evaluation import evaluate
 from enresnet.evaluation.journal import Journal, remove_journal
@@ -309,6 +310,17 @@ def test_all_results_in_one_table(capsys):
     assert "run enresnet evaluate first" in capsys.readouterr().err
     assert main(["results", "out", "--section", "last"]) == 2
     assert "it has best" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("width", ["80", "200"])
+def test_a_narrow_terminal_breaks_no_number(capsys, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", width)
+    words = ["accuracy", "averaged", "always right", "lost in 10"]
+    row = dict.fromkeys(words, "65.6 (64.7-66.5)")
+    print_table([{"images": "strongest", "number": "10000", **row, "gradients": "445 of 1000"}])
+    said = capsys.readouterr().out
+    assert said.count("(64.7-66.5)") == 4
+    assert max(map(len, said.splitlines())) <= int(width)
 
 
 def test_a_reader_that_has_seen_enough_is_no_error():

@@ -50,7 +50,11 @@ def print_table(rows: list[Row], *, title: str | None = None, caption: str = "")
         table.add_column(name, overflow="fold")  # a narrow terminal cuts nothing off
     for row in rows:
         table.add_row(*(escape(str(value)) for value in row.values()))
-    Console().print(table)
+    console = Console()
+    anywhere = console.options.update(max_width=1000)
+    if console.measure(table, options=anywhere).minimum > console.width:
+        table.padding = (0, 0)  # rather than breaking numbers in two
+    console.print(table)
 
 
 def write_json(path: Path | None, values: Any) -> None:
