@@ -128,11 +128,11 @@ class Attack(ABC):
         return [name for name in inspect.signature(type(self)).parameters if name != "generator"]
 
     def __repr__(self) -> str:
-        words = [f"{name}={_brief(getattr(self, name))}" for name in self._options()]
+        words = [f"{name}={brief(getattr(self, name))}" for name in self._options()]
         return f"{type(self).__name__}({', '.join(words)})"
 
 
-def _brief(value: object) -> str:
+def brief(value: object) -> str:
     """Return ``value`` as one would type it: 8/255 rather than 0.03137254901960784."""
     if not isinstance(value, float):
         return repr(value)

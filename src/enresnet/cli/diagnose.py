@@ -7,6 +7,7 @@ from pathlib import Path
 import tyro
 
 from enresnet import checks
+from enresnet.attacks.base import brief
 from enresnet.cli.circumstances import hardware, versions
 from enresnet.cli.output import Ratio, check_outputs, print_table, write_json, write_picture
 from enresnet.cli.subjects import open_subject
@@ -90,7 +91,7 @@ def command(
     }
     write_json(json, {**facts, **result.to_json()})
     title = f"{subject.name} on {name}, {result.images} test images"
-    caption = f"epsilon = {result.epsilon:.4g}, EOT over {result.eot}."
+    caption = f"epsilon = {brief(result.epsilon)}, EOT over {result.eot}."
     if result.against_steps:
         if picture is None:
             subject.folder.mkdir(parents=True, exist_ok=True)

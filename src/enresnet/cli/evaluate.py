@@ -12,6 +12,7 @@ from torch import Tensor
 
 from enresnet import checks
 from enresnet.attacks import Attack, attack_at
+from enresnet.attacks.base import brief
 from enresnet.cli.circumstances import hardware, versions
 from enresnet.cli.output import (
     Ratio,
@@ -255,7 +256,9 @@ def _tell(
     title = f"{subject.name} on {data}, {result.natural.images} test images"
     caption = "In %, with 95 % intervals."
     if result.robust:
-        caption = f"{caption[:-1]}; epsilon = {facts['epsilon']:.4g}{_eot(result, facts['eot'])}."
+        caption = (
+            f"{caption[:-1]}; epsilon = {brief(facts['epsilon'])}{_eot(result, facts['eot'])}."
+        )
     if made is not None:
         caption += f" The images were attacked by {made['attack']} on {made['model']}."
         caption += " What attacks them again may move as far once more." if result.robust else ""

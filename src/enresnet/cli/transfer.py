@@ -6,6 +6,7 @@ from pathlib import Path
 
 from enresnet import checks
 from enresnet.attacks import attack_at
+from enresnet.attacks.base import brief
 from enresnet.cli.circumstances import hardware, versions
 from enresnet.cli.output import (
     Ratio,
@@ -124,7 +125,7 @@ def command(
     tables = {}
     for attack, cells in robust.items():
         title = (
-            f"{attack}, epsilon = {radius:.4g}, EOT over {draws_of_gradient}, {count} images of "
+            f"{attack}, epsilon = {brief(radius)}, EOT over {draws_of_gradient}, {count} images of "
             f"{name}"
         )
         tables[title] = _rows(natural, cells, list(oracles), list(targets))

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from enresnet.attacks.base import brief
 from enresnet.drawing import COLOURS, blank, plain
 from enresnet.evaluation import Evaluation
 from enresnet.evaluation.masking import Diagnosis, Point
@@ -181,7 +182,7 @@ def diagnosis_figure(result: Diagnosis, title: str) -> Figure:
     left, right = figure.subplots(1, 2, sharey=True)
     panels: list[tuple[Axes, Sequence[Point], str]] = [
         (left, result.against_epsilon, "epsilon (IFGSM-20)"),
-        (right, result.against_steps, f"steps of IFGSM at epsilon = {result.epsilon:.3g}"),
+        (right, result.against_steps, f"steps of IFGSM at epsilon = {brief(result.epsilon)}"),
     ]
     for axes, points, label in panels:
         places = [point.at for point in points]
