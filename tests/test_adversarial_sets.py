@@ -16,6 +16,7 @@ from enresnet.data.adversarial import (
     load_adversarial_set,
 )
 from enresnet.data.names import load_data, load_test_images
+from enresnet.report.figures import transfer_heat_map
 from problems import SmallNet, seeded
 
 
@@ -259,3 +260,11 @@ def test_tables_and_pictures(runs, tmp_path):
     assert "%" not in latex.replace(r"\%", "")
     assert files["picture"].read_bytes()[1:4] == b"PNG"
     assert FGSM().name in latex
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_names_as_long_as_paths_leave_room_for_the_picture(count):
+    names = [f"{'/a-folder' * 20}/{number}" for number in range(count)]
+    figure = transfer_heat_map([[0.5] * count] * count, names, names, "a title " * 12)
+    figure.draw_without_rendering()  # matplotlib warns where nothing is left
+    assert min(figure.axes[0].get_position().size * figure.get_size_inches()) > 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -151,7 +152,11 @@ def transfer_heat_map(
     title: str,
 ) -> Figure:
     """Draw the accuracy of each target (columns) on the images made against each oracle (rows)."""
-    figure = blank(2.4 + 1.1 * len(targets), 1.9 + 0.7 * len(oracles))
+    rows, columns = ([_folded(name) for name in names] for names in (oracles, targets))
+    longest = max(len(line) for name in (*rows, *columns) for line in name.splitlines())
+    figure = blank(
+        2.0 + 0.05 * longest + 1.1 * len(targets), 1.5 + 0.04 * longest + 0.7 * len(oracles)
+    )
     axes = figure.subplots()
     values = [[100 * value for value in row] for row in accuracies]
     image = axes.imshow(values, cmap="cividis", vmin=0, vmax=100, aspect="auto")
@@ -167,13 +172,18 @@ def transfer_heat_map(
                 color="white" if value < 55 else "black",
                 fontweight="bold" if own else "normal",
             )
-    axes.set_xticks(range(len(targets)), targets, rotation=20, ha="right")
-    axes.set_yticks(range(len(oracles)), oracles)
+    axes.set_xticks(range(len(targets)), columns, rotation=20, ha="right")
+    axes.set_yticks(range(len(oracles)), rows)
     axes.set_xlabel("classified by")
     axes.set_ylabel("made against")
-    axes.set_title(title, fontsize=10)
+    axes.set_title(textwrap.fill(title, 64), fontsize=10)
     figure.colorbar(image, ax=axes, label="accuracy, %")
     return figure
+
+
+def _folded(name: str, width: int = 30) -> str:
+    """Return a name, which may be a long path, in lines that leave room for the picture."""
+    return "\n".join(name[start : start + width] for start in range(0, len(name), width))
 
 
 def diagnosis_figure(result: Diagnosis, title: str) -> Figure:
