@@ -1,9 +1,12 @@
 """The passes of an attack: in bfloat16, shared between draws, none wasted."""
 
+from functools import partial
+from inspect import signature
+
 import pytest
 import torch
 
-from enresnet.attacks import FGSM, IFGSM, PGD
+from enresnet.attacks import APGD, FGSM, IFGSM, PGD, CarliniWagner, RandomNoise, Square
 from enresnet.attacks.batch import Batch
 from enresnet.models import (
     Ensemble,
@@ -76,12 +79,37 @@ def test_draws_share_what_comes_before_the_noise(monkeypatch):
     model.register_forward_hook(lambda *_: seen.append(1))
     FGSM(eot=5)(model, images, labels)
     assert len(seen) == 5  # who listens hears every draw
-    model._forward_hooks.clear()
-    with without_noise(model):
-        one, five = (
-            FGSM(eot=eot, norm="l2", precision="32")(model, images, labels) for eot in (1, 5)
-        )
+    quiet = create_model("en2_resnet8", noise=1e-9, generator=seeded()).eval()
+    one, five = (FGSM(eot=eot, norm="l2", precision="32")(quiet, images, labels) for eot in (1, 5))
     torch.testing.assert_close(one, five, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        FGSM,
+        partial(IFGSM, steps=3),
+        partial(PGD, steps=3, restarts=2),
+        partial(APGD, steps=5, loss="targeted_dlr", targets=2),
+        partial(CarliniWagner, steps=3),
+        partial(Square, steps=5),
+        partial(RandomNoise, restarts=3),
+    ],
+)
+def test_one_draw_is_enough_where_there_is_no_noise(attack):
+    images, labels = random_problem((4, 3, 16, 16), classes=10)
+    model = create_model("en2_resnet8", generator=seeded()).eval()
+    found = []
+    with without_noise(model):
+        for eot in (1, 5):
+            chance = {"generator": seeded()} if "generator" in signature(attack).parameters else {}
+            made = attack(eot=eot, **chance)
+            told = []
+            found.append((made(model, images, labels, advance=told.append), made.spent))
+            assert sum(told) == made.passes * len(images)
+    (one, cost), (five, same_cost) = found
+    assert torch.equal(one, five)
+    assert cost == same_cost
 
 
 def test_shared_draws_have_the_gradient_of_separate_ones(monkeypatch):

@@ -166,6 +166,16 @@ def test_the_readme_examples_run_and_are_short(number, tmp_path):
     subprocess.run([sys.executable, "-W", "error", "-c", example], check=True, cwd=tmp_path)
 
 
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("results/**/*.md")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)#\s]+)", page.read_text())
+    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert missing == []
+
+
 def test_every_public_name_is_there():
     import enresnet
 

@@ -73,7 +73,10 @@ class Attack(ABC):
             frozen(model, evaluating=evaluating),
         ):
             largest = int(labels.max()) if len(labels) else 0
-            classifier = Classifier(model, largest, passed)
+            # Of a model that always answers the same one draw is as good as many.
+            same = is_deterministic(model)
+            eot = 1 if same else self.eot
+            classifier = Classifier(model, largest, passed, worth=self.eot // eot)
             result = torch.empty_like(images)
             for start in range(0, len(images), batch_size):
                 rows = slice(start, start + batch_size)
@@ -83,10 +86,10 @@ class Attack(ABC):
                     labels=labels[rows].to(device, torch.int64).clone(),
                     seeds=seeds[rows],
                     classifier=classifier,
-                    eot=self.eot,
+                    eot=eot,
                     reduced=wants_bfloat16(model, images[:0].to(device), self.precision),
                     apart=keeps_apart(model),
-                    deterministic=is_deterministic(model),
+                    deterministic=same,
                 )
                 result[rows] = self._perturb(batch.aimed(self.goal))
         self.spent = (classifier.gradients, classifier.evaluations)

@@ -18,11 +18,17 @@ class Classifier:
     """The model with a gate behind it: its output must be N x classes, enough for the labels."""
 
     def __init__(
-        self, model: Model, largest_label: int, advance: Callable[[int], None] = lambda _: None
+        self,
+        model: Model,
+        largest_label: int,
+        advance: Callable[[int], None] = lambda _: None,
+        *,
+        worth: int = 1,
     ) -> None:
         self.model = model
         self._largest_label = largest_label
         self._advance = advance
+        self._worth = worth  # passes that one of ours stands for in the progress
         self.bad_gradients = 0
         self.gradients = self.evaluations = 0  # of single images, so far
 
@@ -38,7 +44,7 @@ class Classifier:
 
     def checked(self, logits: object, count: int) -> Tensor:
         """Return what the model said of ``count`` images, if it is what it should be."""
-        self._advance(count)
+        self._advance(self._worth * count)
         self.evaluations += count
         if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != count:
             found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
