@@ -4,13 +4,14 @@
 differently where an attack has no chance in it; over the first 1,000 test images of CIFAR-10,
 robust accuracy under each attack as every library has it; for C&W, how many images are fooled
 within which size; and for a network with noise ``strongest`` beside AutoAttack-rand, with a paired
-interval. Rivals that are not installed are left out with a word. With ``--kept FILE`` every row is
-kept as it comes, and what stands there is not computed again.
+interval. A row whose rivals are not all installed is left out, and the exit code says so. With
+``--kept FILE`` every row is kept as it comes, and what stands there is not computed again.
 """
 
 from __future__ import annotations
 
 import copy
+import importlib.util
 import sys
 import time
 import warnings
@@ -34,7 +35,6 @@ from enresnet.models import load_model, seed_noise
 from enresnet.randomness import named_generator
 from kept import Kept
 from speed.attacks import art_carlini
-from speed.turns import MissingError
 
 EPSILON, STEP = 8 / 255, 2 / 255
 RESULTS = Path(__file__).parent.parent / "results" / "cifar10"
@@ -43,10 +43,8 @@ Attack = Callable[[Tensor, Tensor], Tensor]
 
 def torchattacks_version(model: nn.Module, name: str) -> Attack:
     """Return FGSM, IFGSM-20 or PGD-20 of torchattacks."""
-    try:
-        import torchattacks
-    except ImportError as error:
-        raise MissingError("torchattacks is not installed") from error
+    import torchattacks
+
     options = {"eps": EPSILON, "alpha": STEP, "steps": 20, "random_start": name == "pgd20"}
     found: Attack = (
         torchattacks.FGSM(model, eps=EPSILON)
@@ -58,10 +56,8 @@ def torchattacks_version(model: nn.Module, name: str) -> Attack:
 
 def foolbox_version(model: nn.Module, name: str) -> Attack:
     """Return FGSM, IFGSM-20 or PGD-20 of foolbox."""
-    try:
-        import foolbox
-    except ImportError as error:
-        raise MissingError("foolbox is not installed") from error
+    import foolbox
+
     wrapped = foolbox.PyTorchModel(model, bounds=(0, 1))
     attack = (
         foolbox.attacks.LinfFastGradientAttack(random_start=False)
@@ -73,10 +69,8 @@ def foolbox_version(model: nn.Module, name: str) -> Attack:
 
 def autoattack_version(model: nn.Module, name: str) -> Attack:
     """Return APGD of AutoAttack, with one start."""
-    try:
-        from pyautoattack.autopgd_base import APGDAttack, APGDAttack_targeted
-    except ImportError as error:
-        raise MissingError("pyautoattack is not installed") from error
+    from pyautoattack.autopgd_base import APGDAttack, APGDAttack_targeted
+
     options: dict[str, Any] = {
         "n_iter": 100,
         "n_restarts": 1,
@@ -101,6 +95,11 @@ OURS: dict[str, Callable[..., Any]] = {
     "apgd100": partial(APGD, epsilon=EPSILON),
     "apgd100_dlr": partial(APGD, epsilon=EPSILON, loss="dlr"),
     "apgd100_t": partial(APGD, epsilon=EPSILON, loss="targeted_dlr"),
+}
+NEEDS = {
+    **dict.fromkeys(("images", "fgsm", "ifgsm20", "pgd20"), ("torchattacks", "foolbox")),
+    **dict.fromkeys(("apgd100", "apgd100_dlr", "apgd100_t", "strongest"), ("pyautoattack",)),
+    "cw": ("art",),
 }
 THEIRS = {
     "fgsm": {"torchattacks": torchattacks_version, "foolbox": foolbox_version},
@@ -128,11 +127,7 @@ def deterministic(model: nn.Module, images: Tensor, labels: Tensor, name: str) -
     chance = {} if name in ("fgsm", "ifgsm20") else {"generator": named_generator(0, name)}
     own = OURS[name](**chance)
     versions: dict[str, Attack] = {"ours": lambda x, y: own(model, x, y)}
-    for library, version in THEIRS[name].items():
-        try:
-            versions[library] = version(model, name)
-        except MissingError as missing:
-            print(f"{name}: {missing}")
+    versions |= {library: version(model, name) for library, version in THEIRS[name].items()}
     row = {}
     for library, attack in versions.items():
         found, seconds = attacked(attack, images, labels)
@@ -156,11 +151,7 @@ def same_images(model: nn.Module, images: Tensor, labels: Tensor) -> Any:
             if dtype == torch.float32:
                 fast = OURS[name]()
                 versions["ours in bfloat16"] = lambda x, y, a=fast, m=copied: a(m, x, y)
-            for library, version in THEIRS[name].items():
-                try:
-                    versions[library] = version(copied, name)
-                except MissingError as missing:
-                    print(f"images: {missing}")
+            versions |= {other: version(copied, name) for other, version in THEIRS[name].items()}
             for library, attack in versions.items():
                 found = attacked(attack, pixels, labels)[0].double()
                 truth = found if truth is None else truth
@@ -174,11 +165,7 @@ def same_images(model: nn.Module, images: Tensor, labels: Tensor) -> Any:
 
 def carlini_wagner(model: nn.Module, images: Tensor, labels: Tensor) -> Any:
     """Return the share of images fooled within several sizes, ours and ART's."""
-    try:
-        theirs = art_carlini(model, tuple(images.shape[1:]))
-    except MissingError as error:
-        print(f"cw: {error}")
-        return {}
+    theirs = art_carlini(model, tuple(images.shape[1:]))
     found = {
         "ours": CarliniWagner()(model, images, labels),
         "ART": torch.from_numpy(theirs.generate(images.numpy(), labels.numpy())),
@@ -219,18 +206,25 @@ def told(name: str, row: Any) -> str:
             f"strongest - AutoAttack-rand: {mean:+.2f} points ({low:+.2f} to {high:+.2f})"
         )
     if name == "images":
-        return "\n".join(
-            f"images of {attack} that differ from ours in float64, in % of pixels: "
-            + ", ".join(f"{share:.3f} ({library})" for library, share in shares.items())
-            for attack, shares in row.items()
-        )
+        lines = []
+        for attack, shares in row.items():
+            lines.append(f"images of {attack}, in % of pixels unlike ours in float64:")
+            for kind in ("float64", "float32"):
+                found = {
+                    key.removesuffix(f", {kind}"): share
+                    for key, share in shares.items()
+                    if key.endswith(kind)
+                }
+                words = ", ".join(f"{library} {share:.3f}" for library, share in found.items())
+                lines.append(f"    {kind}: {words}")
+        return "\n".join(lines)
     if name == "cw":
-        return "\n".join(
-            f"cw, {library}: fooled "
-            + ", ".join(f"{share:.1f} % within {bound}" for bound, share in shares.items())
-            + " grey levels"
-            for library, shares in row.items()
-        )
+        sizes = ", ".join(next(iter(row.values())))
+        lines = [f"cw: fooled within {sizes} grey levels, in %"]
+        for library, shares in row.items():
+            words = ", ".join(f"{share:.1f}" for share in shares.values())
+            lines.append(f"    {library}: {words}")
+        return "\n".join(lines)
     return f"{name}: " + ", ".join(
         f"{library} {each['accuracy']:.2f} % ({each['seconds']:.0f} s)"
         for library, each in row.items()
@@ -247,7 +241,7 @@ def main(
     kept: Path | None = None,
     journal: Path | None = None,
 ) -> int:
-    """Print all comparisons; exit code 1 if one of ours is weaker than it may be.
+    """Print all comparisons; exit code 1 if one of ours is weaker than allowed, or has no rival.
 
     ``journal`` is a folder from which the comparison with AutoAttack goes on within its row.
     """
@@ -259,9 +253,13 @@ def main(
         "noisy_images": noisy_images,
         "cw_images": cw_images,
     }
-    known = Kept(kept, settings)
+    known, alone = Kept(kept, settings), []
     for name in only:
-        if name not in known.found:
+        missing = [other for other in NEEDS[name] if importlib.util.find_spec(other) is None]
+        if name not in known.found and missing:
+            print(f"{name}: needs {', '.join(missing)}: pip install -c constraints.txt '.[bench]'")
+            alone.append(name)
+        elif name not in known.found:
             if name == "strongest":
                 model = load_model(noisy)
                 seed_noise(model, named_generator(0, "noise"))
@@ -273,13 +271,17 @@ def main(
                 row = carlini_wagner(load_model(plain), pixels[:cw_images], labels[:cw_images])
             else:
                 row = deterministic(load_model(plain), pixels, labels, name)
-            if len(row) > 1:  # a row without a rival waits for its installation
-                known.put(name, row)
+            known.put(name, row)
         if name in known.found:
             print(told(name, known.found[name]), flush=True)
-    weak = [name for name, row in known.found.items() if not holds(name, row)]
-    print("weaker than it may be:" if weak else "all are as strong as they should be", *weak)
-    return 1 if weak else 0
+    compared = [name for name in only if name in known.found]
+    weak = [name for name in compared if not holds(name, known.found[name])]
+    for words, names in (("weaker than allowed:", weak), ("not compared:", alone)):
+        if names:
+            print(words, *names)
+    if not weak and not alone:
+        print("all are as strong as they should be")
+    return 1 if weak or alone else 0
 
 
 def holds(name: str, row: Any) -> bool:
