@@ -257,7 +257,7 @@ def main(
     for name in only:
         missing = [other for other in NEEDS[name] if importlib.util.find_spec(other) is None]
         if name not in known.found and missing:
-            print(f"{name}: needs {', '.join(missing)}: pip install -c constraints.txt '.[bench]'")
+            print(f"{name}: needs {', '.join(missing)}; docs/agreement.md says how to install")
             alone.append(name)
         elif name not in known.found:
             if name == "strongest":

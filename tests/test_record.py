@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import sys
 import types
 
@@ -78,12 +79,12 @@ class TestKeeping:
 
 
 class TestComparing:
-    def pair(self, tmp_path, *results):
+    def pair(self, tmp_path, *results, tries=1):
         records = [Record(tmp_path / name) for name in "ab"]
         for record, found in zip(records, results, strict=True):
             record.folder.mkdir()
             add(record, found)
-        return records[0].compare("best", records[1], "best")
+        return records[0].compare("best", records[1], "best", tries=tries)
 
     @pytest.mark.parametrize(
         ("one", "two", "word"),
@@ -111,6 +112,31 @@ class TestComparing:
         found, skipped = self.pair(tmp_path / "c", fixed, many)
         assert set(found) == {"natural", "fgsm"}
         assert not skipped
+
+    def test_an_attacker_with_several_tries(self, tmp_path):
+        network = create_model("en1_resnet8", noise=0.5, generator=seeded()).eval()
+        noisy = result(network=network, draws=6)
+        plain = result()
+        for tries in (1, 3, 6):
+            (tmp_path / str(tries)).mkdir()
+            found, skipped = self.pair(tmp_path / str(tries), noisy, plain, tries=tries)
+            assert not skipped
+            for name, value in (("natural", noisy.natural), ("fgsm", noisy.robust["fgsm"])):
+                other = plain.natural if name == "natural" else plain.robust[name]
+                right = (6 * value.scores).round().long()
+                stand = sum(math.comb(int(r), tries) for r in right) / math.comb(6, tries)
+                expected = stand / len(right) - other.accuracy
+                assert found[name].difference == pytest.approx(expected, abs=1e-6)
+        (tmp_path / "7").mkdir()
+        found, skipped = self.pair(tmp_path / "7", noisy, plain, tries=7)
+        assert not found
+        assert skipped["fgsm"] == "6 draws tell nothing of 7 tries"
+
+    def test_noise_that_images_share_says_nothing_of_several_tries(self, tmp_path):
+        noisy = result(network=SmallNet(noise=0.5).eval(), draws=6)
+        found, skipped = self.pair(tmp_path, noisy, result(), tries=2)
+        assert not found
+        assert "share their noise" in skipped["natural"]
 
     def test_files_without_settings_are_not_compared(self, tmp_path):
         one, two = result(), result()

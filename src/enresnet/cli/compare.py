@@ -6,6 +6,7 @@ from pathlib import Path
 
 import tyro
 
+from enresnet import checks
 from enresnet.cli.output import check_outputs, print_table, write_json
 from enresnet.evaluation.record import Record
 from enresnet.evaluation.statistics import Comparison
@@ -17,6 +18,7 @@ def command(
     second: tyro.conf.Positional[Path],
     *,
     section: str = "best",
+    tries: int = 1,
     json: Path | None = None,
 ) -> None:
     """Say whether one evaluated model is more accurate than another, with a p-value.
@@ -28,23 +30,26 @@ def command(
         first: The folder of a run, or of another evaluation.
         second: Another one.
         section: Of their evaluation.json: best, last, or another that is there.
+        tries: How often an attacker may submit the same image, who needs to be lucky once.
         json: Also write the result to this file.
     """
     check_outputs(json)
+    checks.integer("tries", tries, low=1)
     for folder in (first, second):
         Record(folder).section(section)
-    found, skipped = Record(first).compare(section, Record(second), section)
+    found, skipped = Record(first).compare(section, Record(second), section, tries=tries)
     reasons = [f"{_shown(name)} is not compared: {reason}" for name, reason in skipped.items()]
     if not found:
         raise ValueError(
             f"{first} and {second} were not evaluated under the same attack on the same images; "
             "evaluate both again with the same options" + "".join(f"\n{r}" for r in reasons)
         )
-    write_json(json, {name: value.to_json() for name, value in found.items()})
+    what = "Accuracy" if tries == 1 else f"Images that {tries} tries all get right,"
+    write_json(json, {name: {**v.to_json(), "tries": tries} for name, v in found.items()})
     print_table(
         [_row(name, value) for name, value in found.items()],
         title=f"{first} less {second}",
-        caption="Accuracy in points, paired by image, with the 95 % interval; the verdict is on "
+        caption=f"{what} in points, paired by image, with the 95 % interval; the verdict is on "
         f"{first} at the 5 % level ({'; '.join(sorted({value.test for value in found.values()}))})."
         " Each row is a test of its own: of twenty, one errs.",
     )

@@ -152,7 +152,7 @@ def summarise(
         known = None if apart or draws == 1 else without * math.sqrt(several)
         return accuracy_interval(values, without=known)
 
-    lost = {k: _lost(scored.right.sum(dim=1), k, draws) for k in {*submissions, draws}}
+    lost = {k: lost_in(scored.right.sum(dim=1), k, draws) for k in {*submissions, draws}}
     per_class = {
         name: float(scores[data.labels == number].mean())
         for number, name in enumerate(data.classes)
@@ -187,10 +187,10 @@ def summarise(
 
 def broken_in(right: Tensor, submissions: int) -> float:
     """Return the share of images that are wrong at least once in so many draws."""
-    return float(_lost(right.sum(dim=1), submissions, right.shape[1]).mean())
+    return float(lost_in(right.sum(dim=1), submissions, right.shape[1]).mean())
 
 
-def _lost(counts: Tensor, submissions: int, draws: int) -> Tensor:
+def lost_in(counts: Tensor, submissions: int, draws: int) -> Tensor:
     """Return each image's chance to be wrong at least once, from its number of right draws.
 
     Without bias from any larger number of draws: of D draws with r right, k draws are all right

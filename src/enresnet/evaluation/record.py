@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from enresnet.evaluation.accuracy import Accuracy, Evaluation
+from enresnet.evaluation.accuracy import Accuracy, Evaluation, lost_in
 from enresnet.evaluation.statistics import Comparison, SharedNoise, compare
 from enresnet.evaluation.work import NATURAL
 from enresnet.files import replacing
@@ -166,12 +166,13 @@ class Record:
         return tensors, about
 
     def compare(
-        self, section: str, other: Record, other_section: str
+        self, section: str, other: Record, other_section: str, *, tries: int = 1
     ) -> tuple[dict[str, Comparison], dict[str, str]]:
         """Compare with another model's results, for every attack that both have on these images.
 
         Where one was measured on more images, the first ones that both have are compared. Also
-        return why others that both have are not compared, by attack.
+        return why others that both have are not compared, by attack. With more ``tries`` than one,
+        an image stands only if so many draws all get it right.
         """
         mine, about = self._scores()
         others, other_about = other._scores()
@@ -182,16 +183,37 @@ class Record:
             twin = f"{other_section}/{name}"
             if place != section or twin not in others:
                 continue
-            if differing := _differing(about[key], other_about[twin], attacked=name != NATURAL):
-                skipped[name] = differing
+            both = (about[key], other_about[twin])
+            differing = _differing(*both, attacked=name != NATURAL)
+            if reason := differing or next(filter(None, (_unknown(x, tries) for x in both)), ""):
+                skipped[name] = reason
                 continue
             images = min(len(counts), len(others[twin]))
             found[name] = compare(
-                counts[:images] / about[key]["draws"],
-                others[twin][:images] / other_about[twin]["draws"],
+                _standing(counts[:images], about[key], tries),
+                _standing(others[twin][:images], other_about[twin], tries),
                 shared=_shared(about[key]).and_of(_shared(other_about[twin])),
             )
         return found, skipped
+
+
+def _standing(counts: Tensor, about: dict[str, Any], tries: int) -> Tensor:
+    """Return each image's chance to be right in so many draws, from its number of right ones."""
+    draws: int = about["draws"]
+    if about.get("deterministic") or tries == 1:
+        return counts / draws
+    return 1 - lost_in(counts.long(), tries, draws)
+
+
+def _unknown(about: dict[str, Any], tries: int) -> str:
+    """Return why nothing is known of so many tries; "" if something is."""
+    if about.get("deterministic") or tries == 1:
+        return ""
+    if about["draws"] < tries:
+        return f"{about['draws']} draws tell nothing of {tries} tries"
+    if about.get("shared_variance", 0.0) > 0:
+        return "its images may share their noise, and how far several tries do is not known"
+    return ""
 
 
 def _shared(about: dict[str, Any]) -> SharedNoise:
