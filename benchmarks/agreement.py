@@ -186,7 +186,7 @@ def randomised(model: nn.Module, images: Tensor, labels: Tensor, journal: Path |
     strongest = Strongest(epsilon=EPSILON, generator=named_generator(0, "strongest"))
     rand = AutoAttack(epsilon=EPSILON, version="rand", generator=named_generator(0, "autoattack"))
     result = evaluate(
-        model, (images, labels), [strongest, rand], draws=20, batch_size=50, seed=0, journal=journal
+        model, (images, labels), [rand, strongest], draws=20, batch_size=50, seed=0, journal=journal
     )
     ours, theirs = result.robust["strongest"], result.robust["autoattack_rand"]
     difference = paired_difference(ours.scores, theirs.scores)

@@ -10,7 +10,7 @@ from enresnet.attacks import APGD, IFGSM, PGD, RandomNoise, Square, create_attac
 from enresnet.attacks.apgd import checkpoints
 from enresnet.attacks.losses import difference_of_logits_ratio, margin, targeted_ratio
 from enresnet.data import load_data
-from enresnet.models import create_model, without_noise
+from enresnet.models import NoiseInjection, create_model, inject_noise, without_noise
 from enresnet.training import Trainer, load_recipe
 from problems import Linear, random_problem, seeded
 
@@ -150,6 +150,61 @@ def test_luck_is_not_success(attack):
     with torch.no_grad():
         right = torch.stack([model(attacked).argmax(dim=1) == 0 for _ in range(50)]).double()
     assert abs(right.mean() - 0.9) < 0.03
+
+
+class Shaken(nn.Module):
+    """Linear with noise on its logits, from one source or another; remembers what it drew."""
+
+    def __init__(self, source):
+        super().__init__()
+        self.linear, self.source, self.drawn = Linear(16), source, []
+        self.generator = seeded() if source == "own generator" else None
+        self.noise = NoiseInjection(0.5, generator=seeded())
+
+    def forward(self, images):
+        logits = self.linear(images)
+        if self.source == "own noise":
+            noisy = self.noise(logits)
+        elif self.source == "function":
+            noisy = inject_noise(logits, 0.5)
+        else:
+            noisy = logits + torch.randn(logits.shape, generator=self.generator)
+        self.drawn.append(noisy - logits)
+        return noisy
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("source", ["own noise", "function", "own generator", "torch"])
+def test_square_judges_old_and_new_points_under_the_same_noise(source, wrapped):
+    images, labels = random_problem((3, 1, 4, 4), classes=2)
+    model = Shaken(source).eval()
+    labels = model.linear(images).argmax(dim=1)
+    called = (lambda x: model(x)) if wrapped else model
+    Square(epsilon=1e-4, steps=4, eot=2, generator=seeded())(called, images, labels)
+    tried = [noise for noise in model.drawn if len(noise) == 3]
+    first, steps = tried[:2], [tried[i : i + 4] for i in range(2, 18, 4)]
+    assert not torch.equal(*first)
+    signs = [[noise.sign() for noise in step] for step in steps]  # their size follows the logits
+    for new, new_too, old, old_too in signs:
+        assert torch.equal(new, old)
+        assert torch.equal(new_too, old_too)
+    fresh = {tuple(torch.cat(step[:2]).flatten().tolist()) for step in steps}
+    assert len(fresh) == 4
+
+
+def test_noise_hardly_weakens_square(trained):
+    """A step changes a margin by less than noise does, unless both points meet the same noise."""
+    model, images, labels = trained
+
+    def left():
+        square = Square(epsilon=EPSILON, steps=150, eot=2, generator=seeded())
+        attacked = square(model, images, labels)
+        return sum(accuracy(model, attacked, labels) for _ in range(5)) / 5
+
+    noisy, clean = left(), sum(accuracy(model, images, labels) for _ in range(5)) / 5
+    with without_noise(model):
+        noiseless = left()
+    assert clean - noisy > 0.7 * (clean - noiseless)
 
 
 def test_names():

@@ -4,8 +4,9 @@ r"""Square (Andriushchenko et al., 2020): random search that needs no gradient.
           \text{a random square of } \delta \text{ is drawn anew and kept if the margin falls}
 
 A black box: what gradients cannot find it may. The squares shrink as the search goes on. Against a
-randomised model, the old point and the new are judged on the mean over fresh draws of its noise,
-both each time: a point once lucky is not kept for it.
+randomised model, the old point and the new are judged on the mean over draws of its noise, fresh
+in each step and the same for both: a point once lucky is not kept for it, and what tells the two
+apart is not drowned.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from enresnet.attacks.base import Attack
 from enresnet.attacks.batch import Batch
 from enresnet.attacks.geometry import Linf
 from enresnet.attacks.ifgsm import check_epsilon, with_suffixes
+from enresnet.attacks.replay import remember_noise
 from enresnet.randomness import checked_generator
 
 # The share of pixels of a square is halved at these shares of the search (of 10,000 steps).
@@ -84,8 +86,10 @@ class Square(Attack):
             part = batch.rows(rows)
             side = self._side(step, point.shape[-2:])
             tried = self._with_squares(ball, point, rows, side, streams)
+            put_back = None if batch.deterministic else remember_noise(batch.classifier.modules)
             new_fooled, new_margin = self._judge(part, tried)
-            if not batch.deterministic:
+            if put_back is not None:
+                put_back()
                 fooled[rows], margin[rows] = self._judge(part, point[rows])
             # Few draws tell margins apart better than they tell shares apart.
             better = new_margin < margin[rows]

@@ -89,7 +89,7 @@ def _draw_seed(generator: torch.Generator) -> int:
     return int(draw.item())
 
 
-_shared_stream = NoiseStream()
+shared_stream = NoiseStream()
 
 
 def inject_noise(
@@ -113,7 +113,7 @@ def inject_noise(
     if noise == 0:
         return x
     if generator is None:
-        generator = _shared_stream
+        generator = shared_stream
     stream = generator if isinstance(generator, NoiseStream) else NoiseStream(generator)
     if std_over == "example" and native.supports(x):
         injected: Tensor = _Inject.apply(x, noise, stream.key())  # type: ignore[no-untyped-call]
