@@ -1,6 +1,7 @@
 """APGD and Square: their schedules, their losses, their strength, their honesty under noise."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -158,7 +159,7 @@ class Shaken(nn.Module):
     def __init__(self, source):
         super().__init__()
         self.linear, self.source, self.drawn = Linear(16), source, []
-        self.generator = seeded() if source == "own generator" else None
+        self.held = {"in a list": [seeded()]}
         self.noise = NoiseInjection(0.5, generator=seeded())
 
     def forward(self, images):
@@ -167,29 +168,82 @@ class Shaken(nn.Module):
             noisy = self.noise(logits)
         elif self.source == "function":
             noisy = inject_noise(logits, 0.5)
+        elif self.source == "dropout":
+            noisy = nn.functional.dropout(logits, training=True)
         else:
-            noisy = logits + torch.randn(logits.shape, generator=self.generator)
+            generator = self.held.get(self.source, [None])[0]
+            noisy = logits + torch.randn(logits.shape, generator=generator)
         self.drawn.append(noisy - logits)
         return noisy
 
 
+def searched(model, called=None, *, eot=2, steps=4, images=3):
+    """Let Square search among points that hardly differ; return what was drawn in each step."""
+    pixels, _ = random_problem((images, 1, 4, 4), classes=2)
+    labels = model.linear(pixels).argmax(dim=1)
+    attack = Square(epsilon=1e-4, steps=steps, eot=eot, generator=seeded())
+    attack(called or model, pixels, labels)
+    tried = [noise.sign() for noise in model.drawn if len(noise) == images]
+    start = 1 + eot  # it was watched once, and the start was judged
+    return [tried[start + 2 * eot * i :][: 2 * eot] for i in range(steps)]
+
+
+def distinct(noises):
+    return len({tuple(noise.flatten().tolist()) for noise in noises})
+
+
 @pytest.mark.parametrize("wrapped", [False, True])
-@pytest.mark.parametrize("source", ["own noise", "function", "own generator", "torch"])
+@pytest.mark.parametrize("source", ["own noise", "function", "in a list", "torch", "dropout"])
 def test_square_judges_old_and_new_points_under_the_same_noise(source, wrapped):
-    images, labels = random_problem((3, 1, 4, 4), classes=2)
     model = Shaken(source).eval()
-    labels = model.linear(images).argmax(dim=1)
-    called = (lambda x: model(x)) if wrapped else model
-    Square(epsilon=1e-4, steps=4, eot=2, generator=seeded())(called, images, labels)
-    tried = [noise for noise in model.drawn if len(noise) == 3]
-    first, steps = tried[:2], [tried[i : i + 4] for i in range(2, 18, 4)]
-    assert not torch.equal(*first)
-    signs = [[noise.sign() for noise in step] for step in steps]  # their size follows the logits
-    for new, new_too, old, old_too in signs:
+    steps = searched(model, (lambda x: model(x)) if wrapped else None, images=8)
+    assert len(steps) == 4
+    for new, new_too, old, old_too in steps:
         assert torch.equal(new, old)
         assert torch.equal(new_too, old_too)
-    fresh = {tuple(torch.cat(step[:2]).flatten().tolist()) for step in steps}
-    assert len(fresh) == 4
+    assert distinct(noise for step in steps for noise in step[:2]) == 8
+
+
+class Keeps(Shaken):
+    """Draws anew in some calls only, and answers the others with what it has."""
+
+    def __init__(self, every):
+        super().__init__("torch")
+        self.every, self.calls, self.kept = every, 0, None
+
+    def forward(self, images):
+        logits = self.linear(images)
+        if self.calls % self.every == 0 or self.kept.shape != logits.shape:
+            self.kept = torch.randn(logits.shape)
+        self.calls += 1
+        self.drawn.append(self.kept)
+        return logits + 0.1 * self.kept
+
+
+@pytest.mark.parametrize("every", [2, 3, 7])
+def test_no_noise_comes_back_in_a_later_step(every):
+    """Of the two points of a step only one meets a new draw of such a model."""
+    model = Keeps(every).eval()
+    searched(model, eot=1, steps=20, images=8)
+    runs = [model.drawn[0]]
+    for noise in model.drawn[1:]:
+        if noise is not runs[-1]:
+            runs.append(noise)
+    assert len(runs) >= len(model.drawn) / every
+    assert distinct(runs) >= len(runs) - 1  # what it was watched with is put back once
+
+
+def test_torchs_own_generator_is_left_to_those_who_draw_from_it():
+    """What another thread draws meanwhile must not come again."""
+    model, others = Shaken("own noise").eval(), []
+
+    def called(x):
+        with ThreadPoolExecutor(1) as pool:
+            others.append(float(pool.submit(torch.rand, (), dtype=torch.float64).result()))
+        return model(x)
+
+    searched(model, called)
+    assert len(set(others)) == len(others) > 10
 
 
 def test_noise_hardly_weakens_square(trained):

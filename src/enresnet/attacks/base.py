@@ -70,13 +70,13 @@ class Attack(ABC):
         with (
             bar as move,
             counted(move if advance is None else lambda n, _="": advance(n), work) as passed,
-            frozen(model, evaluating=evaluating) as modules,
+            frozen(model, evaluating=evaluating),
         ):
             largest = int(labels.max()) if len(labels) else 0
             # Of a model that always answers the same one draw is as good as many.
             same = is_deterministic(model)
             eot = 1 if same else self.eot
-            classifier = Classifier(model, largest, passed, worth=self.eot // eot, modules=modules)
+            classifier = Classifier(model, largest, passed, worth=self.eot // eot)
             result = torch.empty_like(images)
             for start in range(0, len(images), batch_size):
                 rows = slice(start, start + batch_size)

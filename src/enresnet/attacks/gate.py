@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -24,13 +24,11 @@ class Classifier:
         advance: Callable[[int], None] = lambda _: None,
         *,
         worth: int = 1,
-        modules: Collection[nn.Module] = (),
     ) -> None:
         self.model = model
         self._largest_label = largest_label
         self._advance = advance
         self._worth = worth  # passes that one of ours stands for in the progress
-        self.modules = modules  # those that the model is known to be made of
         self.bad_gradients = 0
         self.gradients = self.evaluations = 0  # of single images, so far
 
@@ -70,8 +68,7 @@ class Classifier:
         self, model: Model | None = None, advance: Callable[[int], None] = lambda _: None
     ) -> Classifier:
         """Return a gate before the same model or another, with counts of its own."""
-        model = self.model if model is None else model
-        return Classifier(model, self._largest_label, advance, modules=self.modules)
+        return Classifier(self.model if model is None else model, self._largest_label, advance)
 
     def count(self, other: Classifier, cost: float = 1) -> None:
         """Add what another has counted; ``cost`` is that of its model in units of this one's."""

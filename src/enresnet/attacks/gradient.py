@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import types
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -51,13 +51,13 @@ def expected_gradient(loss: Callable[[Tensor], Tensor], point: Tensor, eot: int 
 
 
 @contextmanager
-def frozen(model: Model, *, evaluating: bool = True) -> Iterator[Collection[nn.Module]]:
+def frozen(model: Model, *, evaluating: bool = True) -> Iterator[None]:
     """Run ``model`` in evaluation mode, its parameters without gradient, and put all back after.
 
     Each module gets its own training flag back and each parameter its own ``requires_grad``,
     whatever happens inside. BatchNorm statistics do not move, since nothing trains. Modules inside
     a callable are met, and frozen, when it first calls them. ``evaluating=False`` leaves the mode,
-    and so the statistics of a model in training, alone. Yields the modules met so far.
+    and so the statistics of a model in training, alone.
     """
     freezer = _Freezer(evaluating)
     try:
@@ -68,7 +68,7 @@ def frozen(model: Model, *, evaluating: bool = True) -> Iterator[Collection[nn.M
             hook = register_module_forward_pre_hook(freezer.on_call)
         try:
             with torch.inference_mode(False), torch.enable_grad():
-                yield freezer.modules
+                yield
         finally:
             if hook is not None:
                 hook.remove()
@@ -89,7 +89,6 @@ class _Freezer:
         self._evaluating = evaluating
         self._thread = threading.get_ident()
         self._flags: dict[nn.Module, bool] = {}
-        self.modules: Collection[nn.Module] = self._flags.keys()
         self._parameters: dict[Tensor, None] = {}
 
     def on_call(self, module: nn.Module, _: object) -> None:

@@ -12,6 +12,7 @@ apart is not drowned.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from enresnet.attacks.base import Attack
 from enresnet.attacks.batch import Batch
 from enresnet.attacks.geometry import Linf
 from enresnet.attacks.ifgsm import check_epsilon, with_suffixes
-from enresnet.attacks.replay import remember_noise
+from enresnet.attacks.replay import Replay
 from enresnet.randomness import checked_generator
 
 # The share of pixels of a square is halved at these shares of the search (of 10,000 steps).
@@ -60,7 +61,7 @@ class Square(Attack):
         )
 
     def _passes(self) -> int:
-        return 2 * (self.steps + 1) * self.eot + RETIRE
+        return 2 * (self.steps + 1) * self.eot + RETIRE + 1
 
     def _draw_seeds(self, count: int) -> Tensor:
         generator = self.generator
@@ -77,6 +78,9 @@ class Square(Attack):
         ball = Linf(batch.images, self.epsilon)
         streams = [torch.Generator().manual_seed(seed) for seed in batch.seeds.tolist()]
         point = self._stripes(ball, streams)
+        noise = Replay(int(batch.seeds[0]))
+        if not batch.deterministic:
+            noise.watch(partial(batch.logits, point))
         fooled, margin = self._judge(batch, point)
         lost = self._lost(batch, point, fooled, torch.zeros_like(fooled, dtype=torch.bool))
         for step in range(self.steps):
@@ -86,11 +90,13 @@ class Square(Attack):
             part = batch.rows(rows)
             side = self._side(step, point.shape[-2:])
             tried = self._with_squares(ball, point, rows, side, streams)
-            put_back = None if batch.deterministic else remember_noise(batch.classifier.modules)
-            new_fooled, new_margin = self._judge(part, tried)
-            if put_back is not None:
-                put_back()
-                fooled[rows], margin[rows] = self._judge(part, point[rows])
+            if batch.deterministic:
+                new_fooled, new_margin = self._judge(part, tried)
+            else:
+                (new_fooled, new_margin), old = noise.under_the_same_noise(
+                    partial(self._judge, part, tried), partial(self._judge, part, point[rows])
+                )
+                fooled[rows], margin[rows] = old
             # Few draws tell margins apart better than they tell shares apart.
             better = new_margin < margin[rows]
             if batch.deterministic:

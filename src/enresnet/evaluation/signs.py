@@ -213,7 +213,8 @@ def slope(patient: Patient) -> list[Check]:
             f"for {100 * rises / count:.1f} % of images, half a radius along its sign",
             rises >= RISES * count,
             "The gradient does not tell where the loss rises: it is noise, or that of something "
-            "else than the model computes.",
+            "else than the model computes, or logits are so large that the loss is 0 in floating "
+            "point on either side.",
         ),
     ]
 

@@ -89,7 +89,7 @@ def _draw_seed(generator: torch.Generator) -> int:
     return int(draw.item())
 
 
-shared_stream = NoiseStream()
+_shared_stream = NoiseStream()
 
 
 def inject_noise(
@@ -113,7 +113,7 @@ def inject_noise(
     if noise == 0:
         return x
     if generator is None:
-        generator = shared_stream
+        generator = _shared_stream
     stream = generator if isinstance(generator, NoiseStream) else NoiseStream(generator)
     if std_over == "example" and native.supports(x):
         injected: Tensor = _Inject.apply(x, noise, stream.key())  # type: ignore[no-untyped-call]
