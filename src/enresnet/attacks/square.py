@@ -61,7 +61,8 @@ class Square(Attack):
         )
 
     def _passes(self) -> int:
-        return 2 * (self.steps + 1) * self.eot + RETIRE + 1
+        watched = 1
+        return watched + 2 * (self.steps + 1) * self.eot + RETIRE
 
     def _draw_seeds(self, count: int) -> Tensor:
         generator = self.generator
