@@ -9,7 +9,7 @@ from typing import Any
 
 import enresnet
 from enresnet import checks
-from enresnet.cli.circumstances import machine
+from enresnet.evaluation.environment import machine
 from enresnet.cli.output import check_outputs, print_table, write_json
 from enresnet.drawing import as_png, blank, plain
 from enresnet.files import replacing

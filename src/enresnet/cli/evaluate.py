@@ -13,7 +13,7 @@ from torch import Tensor
 from enresnet import checks
 from enresnet.attacks import Attack, attack_at
 from enresnet.attacks.base import brief
-from enresnet.cli.circumstances import hardware, versions
+from enresnet.evaluation.environment import hardware, versions
 from enresnet.cli.output import (
     Ratio,
     check_outputs,

@@ -43,9 +43,7 @@ def describe(folder: Path) -> dict[str, Any]:
     except (ValueError, TypeError, AttributeError, OSError, KeyError) as error:
         return {"run": str(folder), "state": "unreadable", "error": str(error)}
     state = "finished" if finished else "running" if running else "stopped"
-    key = "validation_natural" if run.config.recipe.objective == "natural" else "validation_robust"
-    validated = [row for row in metrics if row[key] is not None]
-    best = max(validated, key=lambda row: row[key]) if validated else {}
+    kept = run.kept_epoch() or {}
     tested = {"clean": evaluation["natural"]["accuracy"]} if evaluation else {}
     if evaluation:
         tested |= {name: value["accuracy"] for name, value in evaluation["robust"].items()}
@@ -57,7 +55,9 @@ def describe(folder: Path) -> dict[str, Any]:
         "objective": run.config.recipe.objective,
         "epochs_done": len(metrics),
         "epochs": run.config.recipe.epochs,
-        **{name: best.get(name) for name in ("validation_natural", "validation_robust")},
+        "kept_epoch": None if not kept else int(kept["epoch"]),
+        "kept_why": kept.get("kept"),
+        **{name: kept.get(name) for name in ("validation_natural", "validation_robust")},
         "test": tested,
         "resume": f"enresnet resume {folder}{_options(run)}" if state == "stopped" else None,
     }
@@ -71,11 +71,13 @@ def _options(run: Run) -> str:
 
 def _row(run: dict[str, Any]) -> dict[str, str]:
     if run["state"] == "unreadable":
-        return {"run": run["run"], "state": run["error"], "validation, %": "", "test, %": ""}
+        empty = dict.fromkeys(("kept", "validation, %", "test, %"), "")
+        return {"run": run["run"], "state": run["error"], **empty}
     names = {"clean": "validation_natural", "attacked": "validation_robust"}
     return {
         "run": run["run"],
         "state": f"{run['state']}, {run['epochs_done']} of {run['epochs']} epochs",
+        "kept": f"epoch {run['kept_epoch']}" if run["kept_epoch"] else "",
         "validation, %": _percents({name: run[key] for name, key in names.items()}),
         "test, %": _percents(run["test"]),
     }

@@ -81,9 +81,9 @@ def command(
 ) -> None:
     """Train a network into a run folder, or go on with a training that was stopped.
 
-    The folder holds config.yaml, metrics.csv, curves.png, best.safetensors (best on validation
-    images, under attack where the recipe is robust) and last/. Any field of the recipe can be
-    overridden. After a crash, run the same command again: the result is the same as without it.
+    The folder holds config.yaml, metrics.csv, curves.png, best.safetensors and last/. Where the rate
+    ends at zero (one_cycle) the best network is the last one; otherwise validation images select
+    it, attacked where the recipe is robust. Any field of the recipe can be overridden. After a crash, run the same command again: the result is the same as without it.
 
     Args:
         model: Such as en5_resnet20; see enresnet models.
@@ -144,11 +144,11 @@ def train_and_tell(config: RunConfig, out: Path, hardware: Hardware, json: Path 
         return
     metrics = run.metrics()
     write_json(json, metrics)
-    key = "validation_natural" if run.config.recipe.objective == "natural" else "validation_robust"
-    best = max((row for row in metrics if row[key] is not None), key=lambda row: row[key])
+    kept = run.kept_epoch()
+    assert kept is not None  # it is finished
     already = "" if terminal.epochs else "finished already; "
     Console().print(
-        f"{already}best on validation: epoch {best['epoch']:.0f}, {100 * best[key]:.1f} %. "
+        f"{already}kept as the best: epoch {kept['epoch']:.0f} ({kept['kept']}). "
         f"In {run.folder}; next: enresnet evaluate {run.folder}",
         highlight=False,
         soft_wrap=True,

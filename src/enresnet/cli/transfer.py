@@ -7,7 +7,7 @@ from pathlib import Path
 from enresnet import checks
 from enresnet.attacks import attack_at
 from enresnet.attacks.base import brief
-from enresnet.cli.circumstances import hardware, versions
+from enresnet.evaluation.environment import hardware, versions
 from enresnet.cli.output import (
     Ratio,
     check_outputs,

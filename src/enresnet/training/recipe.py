@@ -66,7 +66,9 @@ class Recipe:
         "auto", "Members' activations: plain (all at once), lean (one at a time), or auto."
     )
     augment: bool = _field(True, "Random crops and mirror images, where the data allow them.")
-    validation_images: int | None = _field(None, "Validate on the first so many images only.")
+    validation_images: int | None = _field(
+        None, "Validate on the first so many images only; where an epoch is selected, on all."
+    )
     validate_from: float = _field(0.0, "Fraction of the epochs before the first validation.")
 
     def __post_init__(self) -> None:
@@ -96,6 +98,11 @@ class Recipe:
             checks.integer("validation_images", self.validation_images, low=1)
         for milestone in self.milestones:
             checks.number("milestones", milestone, low=0, high=1)
+
+    @property
+    def ends_at_zero(self) -> bool:
+        """Whether the rate ends at zero, so that the last network is the one to keep."""
+        return self.schedule == "one_cycle"
 
     def rate_at(self, epoch: int, within: float, steps: int) -> float:
         """Return the learning rate when a share ``within`` of an epoch's ``steps`` is done.
@@ -167,6 +174,7 @@ _USED_WITH: dict[str, tuple[str, tuple[Any, ...]]] = {
     "awp_gamma": ("awp", (True,)),
     "milestones": ("schedule", ("step",)),
     "warm_up": ("schedule", ("one_cycle",)),
+    "validation_images": ("schedule", ("one_cycle",)),
 }
 
 

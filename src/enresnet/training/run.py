@@ -1,5 +1,6 @@
 """A run is a folder: config.yaml, metrics.csv, best.safetensors, last/, evaluation.json.
 
+``environment.json`` says by which commit and versions, on what hardware, from which step on.
 ``last/`` holds the network after the last epoch and, until the run is finished, all that resuming
 needs.
 """
@@ -7,6 +8,7 @@ needs.
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -18,6 +20,7 @@ from torch import nn
 
 from enresnet import checks
 from enresnet.data import DataSet, load_data
+from enresnet.evaluation.environment import hardware, versions
 from enresnet.evaluation.record import Record
 from enresnet.files import is_leftover, locked, replacing, take
 from enresnet.models import (
@@ -188,6 +191,19 @@ class Run:
             values[name] = tuple(values.get(name, ()))
         return cls(folder, RunConfig(**values, recipe=recipe))
 
+    def record_environment(self, step: int, **facts: Any) -> None:
+        """Add to environment.json what trains this run from ``step`` on."""
+        path = self.folder / "environment.json"
+        now = {"from_step": step, **versions(), **hardware(), **facts}
+        try:
+            stored = json.loads(path.read_text()) if path.is_file() else []
+            if stored and {**stored[-1], "from_step": step} == now:
+                return  # as before
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{path} is damaged ({error}); remove it") from error
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps([*stored, now], indent=2) + "\n")
+
     def record(self, epochs: Sequence[Epoch]) -> None:
         """Write metrics.csv, readable at any moment."""
         with (
@@ -200,7 +216,7 @@ class Run:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the lines of metrics.csv."""
-        words = ("weights", "note")
+        words = ("weights", "note", "kept")
         if not (self.folder / "metrics.csv").is_file():
             return []
         with (self.folder / "metrics.csv").open(newline="") as file:
@@ -211,6 +227,22 @@ class Run:
                 }
                 for row in csv.DictReader(file)
             ]
+
+    def kept_epoch(self) -> dict[str, Any] | None:
+        """Return the line of metrics.csv of the epoch whose network is the best, if there is one.
+
+        Runs that were made before lines said so kept the one with the highest validation accuracy.
+        """
+        rows = self.metrics()
+        if any("kept" in row for row in rows):
+            return next((row for row in rows if row["kept"]), None)
+        natural = self.config.recipe.objective == "natural"
+        key = "validation_natural" if natural else "validation_robust"
+        validated = [row for row in rows if row[key] is not None]
+        if not validated:
+            return None
+        highest = max(validated, key=lambda row: row[key])
+        return {**highest, "kept": f"highest validation accuracy, {100 * highest[key]:.1f} %"}
 
     def save(self, checkpoint: str, model: nn.Module) -> None:
         """Store the weights as best or last."""
@@ -224,7 +256,7 @@ class Run:
         if not path.is_file():
             if self.weights("last").is_file():
                 raise FileNotFoundError(
-                    f"{self.folder} was not validated yet, so none is the best: take "
+                    f"{self.folder} is not trained to the end, so none is the best yet: take "
                     "--checkpoint last, or train on"
                 )
             raise FileNotFoundError(

@@ -40,10 +40,11 @@ class Epoch:
     seconds: float
     weights: str = ""  # of the parts, where they are learned
     note: str = ""  # what else happened
+    kept: str = ""  # why the network of this epoch is the run's best, if it is
 
     @property
     def score(self) -> float | None:
-        """What the best network is chosen by: robust accuracy where there is one."""
+        """The accuracy that matters: robust where there is one."""
         robust = self.validation_robust
         return self.validation_natural if robust is None else robust
 

@@ -23,7 +23,9 @@ from enresnet.training.interruption import (
 )
 from enresnet.training.memory import networks_of
 from enresnet.training.run import Run, RunConfig
+from enresnet.training.selection import Selection
 from enresnet.training.standing import Epoch, Step
+from enresnet.training.state import prefixed, without_prefix
 from enresnet.training.trainer import ADVICE, Trainer
 from enresnet.training.watcher import Picture, TensorBoard, Watcher
 
@@ -42,8 +44,8 @@ def train(
 ) -> Run:
     """Train as ``config`` says into the folder ``out``, or go on with what the same call began.
 
-    The network with the best validation accuracy (robust, where the objective is) and the last one
-    are kept. All that resuming needs is stored every ``checkpoint_every`` seconds; by default every
+    The best network and the last one are kept; :mod:`~enresnet.training.selection` says which is the
+    best. All that resuming needs is stored every ``checkpoint_every`` seconds; by default every
     ten, or as seldom as it takes to spend less than a hundredth of the time on it. A run that is
     finished is left as it is.
     """
@@ -83,6 +85,8 @@ def train(
         )
         keeper = Keeper(run, trainer, asked, checkpoint_every)
         resumed = keeper.resume()
+        if first:
+            run.record_environment(keeper.step, processes=engine.processes)
         extra = [Picture(), *([TensorBoard()] if TensorBoard.installed() else [])]
         listening = [*watchers, *extra] if first else []
         stack.enter_context(_told(keeper, trainer))
@@ -116,7 +120,8 @@ class Keeper:
         self._first = trainer.engine.rank == 0
         self._alone = trainer.engine.processes == 1
         self.epochs: list[Epoch] = []
-        self._best = -1.0
+        recipe = run.config.recipe
+        self._selection = Selection(epochs=recipe.epochs, averaged=recipe.ema > 0)
         self._saved, self._cost = time.monotonic(), 0.0
         self.step = 0  # the last that is stored
 
@@ -135,9 +140,11 @@ class Keeper:
             for path in damaged:  # they would take the place of whole ones
                 path.unlink()
         self.epochs = [Epoch(**values) for values in facts["epochs"]]
-        self._best, self.step = facts["best"], self._trainer.steps_done
+        self.step = self._trainer.steps_done
+        if "selection" in facts:
+            self._selection.restore(without_prefix("selection", tensors), facts["selection"])
         if self._first:
-            self._run.record(self.epochs)
+            self._run.record(self._selection.marked(self.epochs))
         self._check_agreement()
         at = self._trainer.progress
         return (
@@ -162,20 +169,22 @@ class Keeper:
     def after_epoch(self, epoch: Epoch) -> None:
         """Store the networks and the metrics."""
         self.epochs.append(epoch)
-        better = epoch.score is not None and epoch.score > self._best
-        if better:
-            assert epoch.score is not None
-            self._best = epoch.score
+        found = self._trainer.validation
+        keep = self._selection.consider(
+            epoch.epoch,
+            None if found is None else found.scores,
+            selecting=self._trainer.selecting,
+        )
         if not self._first:
             return
         due = self._due(True)
-        if due or better or epoch.epoch == self._run.config.recipe.epochs:
+        if due or keep or epoch.epoch == self._run.config.recipe.epochs:
             _check_finite(self._trainer.result.state_dict(), self._trainer)
-        if better:
+        if keep:
             self._run.save("best", self._trainer.result)
         if due or epoch.epoch == self._run.config.recipe.epochs:
             self._run.save("last", self._trainer.result)
-        self._run.record(self.epochs)
+        self._run.record(self._selection.marked(self.epochs))
         if due:
             self._save()
 
@@ -225,12 +234,15 @@ class Keeper:
     def _save(self) -> None:
         start, trainer = time.monotonic(), self._trainer
         if self._first:
-            tensors = trainer.tensors()
+            tensors = {
+                **trainer.tensors(),
+                **prefixed("selection", self._selection.tensors()),
+            }
             _check_finite(tensors, trainer)
             facts = {
                 **trainer.facts(),
                 "epochs": [asdict(epoch) for epoch in self.epochs],
-                "best": self._best,
+                "selection": self._selection.facts(),
                 "options": trainer.engine.options,
                 "saved": datetime.now(UTC).isoformat(timespec="milliseconds"),
             }

@@ -38,7 +38,7 @@ from enresnet.training.state import (
     prefixed,
     without_prefix,
 )
-from enresnet.training.validation import validate
+from enresnet.training.validation import Validation, validate
 
 ADVICE = "start another run with a smaller learning_rate"
 GLANCE = 20  # steps between two looks at the natural accuracy of a batch
@@ -111,6 +111,8 @@ class Trainer:
         )
         guarded = self.objective.one_step
         self._guard = CollapseGuard(data.validation, recipe, seed) if guarded else None
+        self.collapsed = False  # once, and went on with an attack of several steps
+        self.validation: Validation | None = None  # of the last epoch, if it was validated
         self.progress = Progress()
         self._natural: float | None = None
 
@@ -118,6 +120,11 @@ class Trainer:
     def result(self) -> nn.Module:
         """The network that is validated and kept: the averaged one where there is one."""
         return self.model if self._average is None else self._average.model
+
+    @property
+    def selecting(self) -> bool:
+        """Whether validation decides which epoch's network is kept; otherwise the last is."""
+        return not self.recipe.ends_at_zero or self.collapsed
 
     @property
     def steps(self) -> int:
@@ -205,7 +212,7 @@ class Trainer:
                 self._average.follow_weights(self.model)
         note = self._watch_for_collapse()
         weights = [] if self._weights is None else self._weights.values()
-        natural, robust = self._validate()
+        self.validation = found = self._validate()
         robust_training = self.objective.robust
         share = at.right / at.images
         seen = at.natural_right / at.natural_images if at.natural_images else None
@@ -215,8 +222,10 @@ class Trainer:
             train_loss=at.loss / at.images,
             train_natural=seen if robust_training else share,
             train_robust=share if robust_training else None,
-            validation_natural=natural,
-            validation_robust=robust,
+            validation_natural=None if found is None else float(found.natural.mean()),
+            validation_robust=None
+            if found is None or found.robust is None
+            else float(found.robust.mean()),
             images_per_second=at.images / at.seconds,
             seconds=at.seconds + time.monotonic() - ended,
             weights=" ".join(f"{weight:.4f}" for weight in weights),
@@ -360,19 +369,20 @@ class Trainer:
     def _go_on_with_pgd(self) -> None:
         assert self._guard is not None
         safer = self._guard.safer_recipe()
-        self._guard = None
+        self._guard, self.collapsed = None, True
         self.objective = self._loss.objective = OBJECTIVES["pgd"](safer, self._attack)
 
-    def _validate(self) -> tuple[float | None, float | None]:
-        """Return natural accuracy and, for robust objectives, that under attack, if it is time."""
+    def _validate(self) -> Validation | None:
+        """Score the validation images, if it is time: all of them where they select."""
         epoch, recipe = self.progress.epoch, self.recipe
         last = epoch + 1 == recipe.epochs
-        if not last and epoch + 1 < recipe.validate_from * recipe.epochs:
-            return None, None
+        if not (last or self.collapsed) and epoch + 1 < recipe.validate_from * recipe.epochs:
+            return None
+        images = self.data.validation
         before = self._noise
         found = validate(
             self.result,
-            self.data.validation,
+            images if self.selecting else images.first(recipe.validation_images),
             recipe,
             engine=self.engine,
             seed=self._seed,

@@ -1,9 +1,11 @@
-"""Accuracy on held-out images, by which the best network is chosen."""
+"""Accuracy on held-out images, image by image."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from enresnet.data import Images
 from enresnet.evaluation import evaluate
@@ -15,6 +17,22 @@ from enresnet.training.objectives import training_attack
 from enresnet.training.recipe import Recipe
 
 
+DRAWS = 5  # of a noisy network's predictions, on every image
+
+
+@dataclass(frozen=True)
+class Validation:
+    """The share of draws in which each image was right."""
+
+    natural: Tensor
+    robust: Tensor | None  # under the attack of training, for robust objectives
+
+    @property
+    def scores(self) -> Tensor:
+        """Those that a network is selected by: robust ones where there are any."""
+        return self.natural if self.robust is None else self.robust
+
+
 def validate(
     model: nn.Module,
     images: Images,
@@ -24,31 +42,31 @@ def validate(
     seed: int,
     epoch: int,
     robust: bool,
-) -> tuple[float, float | None]:
-    """Return natural accuracy and, for robust objectives, accuracy under the training's attack.
+) -> Validation:
+    """Score all ``images``, clean and, for robust objectives, under the attack of training.
 
     The same random starts every time, so that epochs can be compared. Each process takes its
-    share of the images. The model's noise comes from a stream of the validation's own after.
+    share of the images, and all get the scores of all. The model's noise comes from a stream of
+    the validation's own after.
     """
     noise = named_generator(seed, f"validation noise {epoch} {engine.rank}")
     share_stream(model, NoiseStream(noise))
-    images = images.first(recipe.validation_images)
     own = share_of(len(images), engine)
     attack = training_attack(recipe, named_generator(seed, f"validation attack {engine.rank}"))
-    right = torch.zeros(2, dtype=torch.float64, device=engine.device)
+    scores = torch.zeros(2, len(images), dtype=torch.float64, device=engine.device)
     if own.stop > own.start:
         with engine.autocast():
             result = evaluate(
                 model,
                 images.subset(own),
                 [attack] if robust else [],
-                draws=1,
+                draws=DRAWS,
                 batch_size=recipe.batch_size,
                 warn=False,
                 progress=False,
             )
-        right[0] = result.natural.scores.sum()
+        scores[0, own] = result.natural.scores.to(scores)
         if robust:
-            right[1] = result.robust[attack.name].scores.sum()
-    natural, attacked = (engine.sum_over_processes(right) / len(images)).tolist()
-    return natural, attacked if robust else None
+            scores[1, own] = result.robust[attack.name].scores.to(scores)
+    natural, attacked = engine.sum_over_processes(scores).cpu()
+    return Validation(natural, attacked if robust else None)
