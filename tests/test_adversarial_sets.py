@@ -172,19 +172,19 @@ def test_two_runs_are_compared(runs, tmp_path, capsys):
         str(tmp_path / "c.json"),
     ]
     assert main(words) == 0
-    values = json.loads((tmp_path / "c.json").read_text())
+    values = json.loads((tmp_path / "c.json").read_text())["compared"]
     assert set(values) == {"natural", "fgsm"}
     assert values["fgsm"]["images"] == 50
     assert 0 < values["fgsm"]["p_value"] <= 1
     capsys.readouterr()
     assert main([*words, "--tries", "2"]) == 0
     assert "Images that 2 tries all get right" in " ".join(capsys.readouterr().out.split())
-    assert json.loads((tmp_path / "c.json").read_text())["fgsm"]["tries"] == 2
+    assert json.loads((tmp_path / "c.json").read_text())["tries"] == 2
     other = ["--attacks", "fgsm", "--draws", "2", "--eot", "2", "--limit", "50"]
     assert main(["evaluate", str(runs[1]), *other, "--out", str(tmp_path / "b")]) == 0
     assert "replaced fgsm" in capsys.readouterr().err
     assert main(words) == 0
-    assert set(json.loads((tmp_path / "c.json").read_text())) == {"natural"}
+    assert set(json.loads((tmp_path / "c.json").read_text())["compared"]) == {"natural"}
     assert "fgsm is not compared: eot 5 and 2" in capsys.readouterr().out
     assert main(["compare", str(tmp_path / "a"), str(runs[0])]) == 2
     assert "run enresnet evaluate first" in capsys.readouterr().err

@@ -12,6 +12,7 @@ from torch import nn
 
 from enresnet.attacks import FGSM, IFGSM
 from enresnet.evaluation import evaluate
+from enresnet.evaluation.comparison import compare_records
 from enresnet.evaluation.digest import digest_of, identify
 from enresnet.evaluation.record import Record
 from enresnet.models import create_model
@@ -45,7 +46,7 @@ class TestKeeping:
         assert "kept fgsm on 40 images, now on 8" in said[1]
         kept = record.sections()["best"]
         assert kept["natural"]["images"] == kept["robust"]["fgsm"]["images"] == 40
-        scores, _ = record._scores()
+        scores, _ = record.scores()
         assert {len(value) for value in scores.values()} == {40}
         assert add(record, result()) == []
 
@@ -84,7 +85,7 @@ class TestComparing:
         for record, found in zip(records, results, strict=True):
             record.folder.mkdir()
             add(record, found)
-        return records[0].compare("best", records[1], "best", tries=tries)
+        return compare_records(*records, tries=tries)
 
     @pytest.mark.parametrize(
         ("one", "two", "word"),

@@ -9,9 +9,9 @@ from typing import Any
 
 import enresnet
 from enresnet import checks
-from enresnet.evaluation.environment import machine
 from enresnet.cli.output import check_outputs, print_table, write_json
 from enresnet.drawing import as_png, blank, plain
+from enresnet.evaluation.environment import machine
 from enresnet.files import replacing
 
 

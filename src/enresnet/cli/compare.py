@@ -2,59 +2,109 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import tyro
 
 from enresnet import checks
-from enresnet.cli.output import check_outputs, print_table, write_json
+from enresnet.cli.output import check_outputs, print_table, write_json, write_text
+from enresnet.evaluation.comparison import compare_record_groups, compare_records
+from enresnet.evaluation.groups import GroupComparison
 from enresnet.evaluation.record import Record
 from enresnet.evaluation.statistics import Comparison
 from enresnet.evaluation.work import NATURAL
+from enresnet.report.tables import as_markdown
+from enresnet.training.run_groups import RunGroup, pair_by_seed
 
 
 def command(
-    first: tyro.conf.Positional[Path],
-    second: tyro.conf.Positional[Path],
+    runs: tyro.conf.Positional[tuple[Path, ...]],
     *,
+    against: tuple[Path, ...] = (),
     section: str = "best",
     tries: int = 1,
     json: Path | None = None,
+    markdown: Path | None = None,
 ) -> None:
-    """Say whether one evaluated model is more accurate than another, with a p-value.
+    """Say whether one model, or one way of training, is more accurate than another.
 
-    Image by image, for every attack that both were evaluated under with the same settings on the
-    same images.
+    Of two models: `compare RUN RUN`. Of two ways of training, with several seeds each:
+    `compare RUN RUN RUN --against RUN RUN RUN`; then the interval and the p-value know how much
+    trainings differ. Image by image, for every attack that all were evaluated under with the same
+    settings on the same images.
 
     Args:
-        first: The folder of a run, or of another evaluation.
-        second: Another one.
+        runs: Two folders of runs, or of other evaluations; with --against, those of the first side.
+        against: Those of the second side. Runs with the same seed make a pair.
         section: Of their evaluation.json: best, last, or another that is there.
         tries: How often an attacker may submit the same image, who needs to be lucky once.
         json: Also write the result to this file.
+        markdown: Also write the table to this file.
     """
-    check_outputs(json)
+    check_outputs(json, markdown)
     checks.integer("tries", tries, low=1)
-    for folder in (first, second):
+    first, second = _sides(runs, against)
+    for folder in (*first, *second):
         Record(folder).section(section)
-    found, skipped = Record(first).compare(section, Record(second), section, tries=tries)
+    told: list[str] = []
+    if len(first) == len(second) == 1:
+        title = f"{first[0]} less {second[0]}"
+        found, skipped = compare_records(
+            Record(first[0]), Record(second[0]), section=section, tries=tries
+        )
+        how = "paired by image"
+        told.append(
+            "One run a side: the verdict is on these weights, not on the way they were trained."
+        )
+    else:
+        sides = RunGroup.of(first, section=section), RunGroup.of(second, section=section)
+        mine, other, paired, told = pair_by_seed(*sides)
+        title = f"{mine.name} less {other.name}"
+        found, skipped = compare_record_groups(
+            mine.records, other.records, paired=paired, section=section, tries=tries
+        )
+        how = f"over {'pairs of seeds' if paired else 'seeds'} and images"
     reasons = [f"{_shown(name)} is not compared: {reason}" for name, reason in skipped.items()]
     if not found:
         raise ValueError(
-            f"{first} and {second} were not evaluated under the same attack on the same images; "
-            "evaluate both again with the same options" + "".join(f"\n{r}" for r in reasons)
+            f"{title}: they were not evaluated under the same attack on the same images; "
+            "evaluate all again with the same options" + "".join(f"\n{r}" for r in reasons)
         )
     what = "Accuracy" if tries == 1 else f"Images that {tries} tries all get right,"
-    write_json(json, {name: {**v.to_json(), "tries": tries} for name, v in found.items()})
-    print_table(
-        [_row(name, value) for name, value in found.items()],
-        title=f"{first} less {second}",
-        caption=f"{what} in points, paired by image, with the 95 % interval; the verdict is on "
-        f"{first} at the 5 % level ({'; '.join(sorted({value.test for value in found.values()}))})."
-        " Each row is a test of its own: of twenty, one errs.",
+    rows = [_row(name, value) for name, value in found.items()]
+    caption = (
+        f"{what} in points, {how}, with the 95 % interval; the verdict is on the first at the 5 % "
+        f"level ({'; '.join(sorted({value.test for value in found.values()}))}). Each row is a "
+        "test of its own: of twenty, one errs."
     )
-    for reason in reasons:
-        print(reason)
+    write_json(
+        json,
+        {
+            "first": [str(folder) for folder in first],
+            "second": [str(folder) for folder in second],
+            "tries": tries,
+            "section": section,
+            "notes": told,
+            "compared": {name: value.to_json() for name, value in found.items()},
+        },
+    )
+    write_text(markdown, as_markdown(rows, caption=" ".join([f"{title}. {caption}", *told])))
+    print_table(rows, title=title, caption=caption)
+    for line in (*told, *reasons):
+        print(line)
+
+
+def _sides(runs: Sequence[Path], against: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    if against:
+        if not runs:
+            raise ValueError("name the runs of the first side before --against")
+        return list(runs), list(against)
+    if len(runs) != 2:
+        raise ValueError(
+            f"found {len(runs)} runs: name two, or more with --against between the two sides"
+        )
+    return [runs[0]], [runs[1]]
 
 
 def _shown(name: str) -> str:
@@ -63,10 +113,14 @@ def _shown(name: str) -> str:
 
 def _row(name: str, value: Comparison) -> dict[str, str]:
     low, high = value.interval
-    return {
-        "images": _shown(name),
+    row = {"images": _shown(name)}
+    if isinstance(value, GroupComparison):
+        row |= {"first": f"{100 * value.first:.2f}", "second": f"{100 * value.second:.2f}"}
+    row |= {
         "difference": f"{100 * value.difference:+.2f} ({100 * low:+.2f}, {100 * high:+.2f})",
         "p": f"{value.p_value:.2g}",
         "verdict": value.verdict,
-        "images compared": str(value.images),
     }
+    if isinstance(value, GroupComparison) and value.by_seed:
+        row["by seed"] = " ".join(f"{100 * found:+.1f}" for found in value.by_seed.values())
+    return row | {"images compared": str(value.images)}

@@ -13,7 +13,6 @@ from torch import Tensor
 from enresnet import checks
 from enresnet.attacks import Attack, attack_at
 from enresnet.attacks.base import brief
-from enresnet.evaluation.environment import hardware, versions
 from enresnet.cli.output import (
     Ratio,
     check_outputs,
@@ -32,6 +31,7 @@ from enresnet.data.adversarial import (
 )
 from enresnet.evaluation import Evaluation, evaluate
 from enresnet.evaluation.digest import digest_of
+from enresnet.evaluation.environment import hardware, versions
 from enresnet.evaluation.journal import remove_journal
 from enresnet.evaluation.work import Share, Unit
 from enresnet.report.figures import convergence_figure

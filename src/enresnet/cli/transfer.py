@@ -7,7 +7,6 @@ from pathlib import Path
 from enresnet import checks
 from enresnet.attacks import attack_at
 from enresnet.attacks.base import brief
-from enresnet.evaluation.environment import hardware, versions
 from enresnet.cli.output import (
     Ratio,
     check_outputs,
@@ -19,6 +18,7 @@ from enresnet.cli.output import (
 from enresnet.cli.subjects import Subject, open_subject
 from enresnet.evaluation import Accuracy, transfer_matrix
 from enresnet.evaluation.digest import digest_of
+from enresnet.evaluation.environment import hardware, versions
 from enresnet.evaluation.journal import remove_journal
 from enresnet.evaluation.work import Share
 from enresnet.report.figures import transfer_heat_map

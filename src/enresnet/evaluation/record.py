@@ -19,8 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from enresnet.evaluation.accuracy import Accuracy, Evaluation, lost_in
-from enresnet.evaluation.statistics import Comparison, SharedNoise, compare
+from enresnet.evaluation.accuracy import Accuracy, Evaluation
 from enresnet.evaluation.work import NATURAL
 from enresnet.files import replacing
 
@@ -135,7 +134,7 @@ class Record:
     def _add_scores(
         self, section: str, measured: dict[str, Accuracy], data: str, *, fresh: bool
     ) -> None:
-        tensors, about = self._scores()
+        tensors, about = self.scores()
         for key in list(tensors):
             if fresh and key.rpartition("/")[0] == section:
                 del tensors[key], about[key]
@@ -153,7 +152,8 @@ class Record:
         with replacing(self.folder / SCORES) as temporary:
             temporary.write_bytes(save(tensors, {"about": json.dumps(about)}))
 
-    def _scores(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def scores(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return how often each image was right, and what that depends on, by SECTION/ATTACK."""
         path = self.folder / SCORES
         if not path.is_file():
             return {}, {}
@@ -164,60 +164,6 @@ class Record:
         except (SafetensorError, ValueError) as error:
             raise ValueError(f"{path} is damaged ({error}); remove it") from error
         return tensors, about
-
-    def compare(
-        self, section: str, other: Record, other_section: str, *, tries: int = 1
-    ) -> tuple[dict[str, Comparison], dict[str, str]]:
-        """Compare with another model's results, for every attack that both have on these images.
-
-        Where one was measured on more images, the first ones that both have are compared. Also
-        return why others that both have are not compared, by attack. With more ``tries`` than one,
-        an image stands only if so many draws all get it right.
-        """
-        mine, about = self._scores()
-        others, other_about = other._scores()
-        found, skipped = {}, {}
-        order = sorted(mine.items(), key=lambda item: (not item[0].endswith(NATURAL), item[0]))
-        for key, counts in order:
-            place, _, name = key.rpartition("/")
-            twin = f"{other_section}/{name}"
-            if place != section or twin not in others:
-                continue
-            both = (about[key], other_about[twin])
-            differing = _differing(*both, attacked=name != NATURAL)
-            if reason := differing or next(filter(None, (_unknown(x, tries) for x in both)), ""):
-                skipped[name] = reason
-                continue
-            images = min(len(counts), len(others[twin]))
-            found[name] = compare(
-                _standing(counts[:images], about[key], tries),
-                _standing(others[twin][:images], other_about[twin], tries),
-                shared=_shared(about[key]).and_of(_shared(other_about[twin])),
-            )
-        return found, skipped
-
-
-def _standing(counts: Tensor, about: dict[str, Any], tries: int) -> Tensor:
-    """Return each image's chance to be right in so many draws, from its number of right ones."""
-    draws: int = about["draws"]
-    if about.get("deterministic") or tries == 1:
-        return counts / draws
-    return 1 - lost_in(counts.long(), tries, draws)
-
-
-def _unknown(about: dict[str, Any], tries: int) -> str:
-    """Return why nothing is known of so many tries; "" if something is."""
-    if about.get("deterministic") or tries == 1:
-        return ""
-    if about["draws"] < tries:
-        return f"{about['draws']} draws tell nothing of {tries} tries"
-    if about.get("shared_variance", 0.0) > 0:
-        return "its images may share their noise, and how far several tries do is not known"
-    return ""
-
-
-def _shared(about: dict[str, Any]) -> SharedNoise:
-    return SharedNoise(about.get("shared_variance", 0.0), about["draws"] - 1)
 
 
 def _data_of(section: dict[str, Any]) -> str | None:
@@ -231,24 +177,3 @@ def _word(name: str, before: dict[str, Any], value: Accuracy) -> str:
     here = value.attack or "clean images"
     both = there if there == here else f"{there} by {here}"
     return f"{name} on {before.get('images')} images, now on {value.images}: {both}"
-
-
-def _differing(mine: dict[str, Any], other: dict[str, Any], *, attacked: bool) -> str:
-    """Return what two results differ in so that they cannot be compared; "" if in nothing.
-
-    A model that answers always the same needs neither draws nor EOT.
-    """
-    if mine["data"] != other["data"]:
-        return "measured on other images"
-    if attacked and not (mine.get("settings") and other.get("settings")):
-        return "measured before the settings of attacks were kept; evaluate again"
-    mine_all, other_all = (
-        {"draws": x["draws"], **(x.get("settings") or {})} for x in (mine, other)
-    )
-    free = {"draws", "eot"} if mine.get("deterministic") or other.get("deterministic") else set()
-    parts = [
-        f"{name} {mine_all.get(name)} and {other_all.get(name)}"
-        for name in sorted({*mine_all, *other_all} - free)
-        if mine_all.get(name) != other_all.get(name)
-    ]
-    return ", ".join(parts)

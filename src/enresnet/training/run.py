@@ -114,7 +114,7 @@ class Run:
         if not (folder / "config.yaml").is_file():
             return cls.create(folder, config)
         run = cls.open(folder)
-        there, here = _plain(run.config), _plain(config)
+        there, here = plain_config(run.config), plain_config(config)
         differing = [
             f"{name} {there[name]!r} there, {here[name]!r} here"
             for name in here
@@ -290,7 +290,7 @@ class Run:
         return found
 
 
-def _plain(config: RunConfig) -> dict[str, Any]:
+def plain_config(config: RunConfig) -> dict[str, Any]:
     """Return all fields, those of the recipe among them."""
     values = asdict(config)
     return {**{f"recipe.{name}": value for name, value in values.pop("recipe").items()}, **values}

@@ -16,7 +16,6 @@ from enresnet.training.engine import Engine
 from enresnet.training.objectives import training_attack
 from enresnet.training.recipe import Recipe
 
-
 DRAWS = 5  # of a noisy network's predictions, on every image
 
 

@@ -1,0 +1,156 @@
+r"""Several trainings of each of two methods, compared: an interval over seeds and over images.
+
+The score of training s on image i is taken as
+
+.. math:: y_{s,i} = \mu + a_s + b_i + c_{s,i}
+
+with a seed's luck a, an image's ease b and what is left, c. All trainings see the same images, so
+seeds and images are crossed: this is the design of studies in which several readers read the same
+cases (Obuchowski and Rockette, 1995). The mean over S seeds and N images then varies by
+
+.. math:: \frac1S \Bigl(\sigma_a^2 + \frac{\sigma_c^2}{N}\Bigr) + \frac{\sigma_b^2}{N}
+
+The first part is what the accuracies of single trainings differ by, with S - 1 degrees of freedom.
+The second is the covariance of two trainings over the images, divided by N. Where both methods were
+trained with the same seeds, y is the difference of the pair. Otherwise the first part is the sum of
+that of each method, with Welch's (1947) degrees of freedom, and the second is that of what differs
+between the methods.
+
+.. math:: h^2 = t_{S-1}^2 \hat V_{\text{seeds}} + t_{N-1}^2 \hat V_{\text{images}}
+
+Each part has its own quantile of Student's t. That is a little wider than one quantile for the
+sum, and holds from two seeds up, where the estimated degrees of freedom of a sum do not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import NormalDist
+
+import torch
+from scipy.special import stdtrit
+from torch import Tensor
+
+from enresnet.evaluation.statistics import CONFIDENCE, Comparison
+
+
+@dataclass(frozen=True)
+class GroupComparison(Comparison):
+    """Whether one method is more accurate than another, over seeds and images."""
+
+    first: float = 0.0  # the mean accuracy of its runs
+    second: float = 0.0
+    runs: tuple[int, int] = (1, 1)
+    paired: bool = False  # by seed
+    by_seed: dict[str, float] = field(default_factory=dict)  # the difference that each seed found
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of the variance of a difference, and how well it is known."""
+
+    variance: float
+    freedom: float
+
+    def and_of(self, other: _Part) -> _Part:
+        """Return that of a difference of two means (Welch, 1947)."""
+        total = self.variance + other.variance
+        if total == 0:
+            return self
+        spread = self.variance**2 / self.freedom + other.variance**2 / other.freedom
+        return _Part(total, total**2 / spread)
+
+    def half_width(self, confidence: float) -> float:
+        if self.variance == 0:
+            return 0.0
+        return float(stdtrit(self.freedom, (1 + confidence) / 2)) * math.sqrt(self.variance)
+
+
+def compare_groups(
+    first: Mapping[str, Tensor], second: Mapping[str, Tensor], *, paired: bool
+) -> GroupComparison:
+    """Compare two methods, given the scores of each run on the same images by the run's seed.
+
+    ``paired`` says that both have the same seeds, and that a seed makes a pair. Two runs a side at
+    least: one says nothing of how much trainings differ.
+    """
+    counts = {len(scores) for scores in (*first.values(), *second.values())}
+    if min(len(first), len(second)) < 2 or len(counts) != 1 or min(counts) < 2:
+        raise ValueError(
+            f"groups must have two runs each, on the same two images or more; found {len(first)} "
+            f"and {len(second)} runs on {', '.join(map(str, sorted(counts)))} images"
+        )
+    one, two = (torch.stack([s.double() for s in side.values()]) for side in (first, second))
+    by_seed: dict[str, float] = {}
+    if paired:
+        if first.keys() != second.keys():
+            raise ValueError(
+                f"paired groups must have the same seeds, found {', '.join(first)} and "
+                f"{', '.join(second)}"
+            )
+        differences = one - torch.stack([second[seed].double() for seed in first])
+        by_seed = dict(zip(first, differences.mean(dim=1).tolist(), strict=True))
+        parts = [_seeds(differences), _images(_covariance(differences), one.shape[1])]
+    else:
+        across = _centred(one).mean(dim=0) @ _centred(two).mean(dim=0) / (one.shape[1] - 1)
+        common = _covariance(one) + _covariance(two) - 2 * float(across)
+        parts = [_seeds(one).and_of(_seeds(two)), _images(common, one.shape[1])]
+    accuracies = float(one.mean()), float(two.mean())
+    mean = accuracies[0] - accuracies[1]
+    half = _half_width(parts, one.shape[1], CONFIDENCE)
+    return GroupComparison(
+        difference=mean,
+        interval=(max(-1.0, mean - half), min(1.0, mean + half)),
+        p_value=_p_value(mean, parts, one.shape[1]),
+        test="Student's t over seeds and images",
+        images=one.shape[1],
+        first=accuracies[0],
+        second=accuracies[1],
+        runs=(len(first), len(second)),
+        paired=paired,
+        by_seed=by_seed,
+    )
+
+
+def _centred(scores: Tensor) -> Tensor:
+    return scores - scores.mean(dim=1, keepdim=True)
+
+
+def _seeds(scores: Tensor) -> _Part:
+    """Return what the mean varies by with the seeds, from scores that are seeds x images."""
+    runs = len(scores)
+    return _Part(float(scores.mean(dim=1).var(correction=1)) / runs, runs - 1)
+
+
+def _covariance(scores: Tensor) -> float:
+    """Return the covariance over the images of two runs, in the mean over all pairs of runs."""
+    runs, images = scores.shape
+    centred = _centred(scores)
+    whole = float(centred.sum(dim=0).square().sum())
+    own = float(centred.square().sum())
+    return (whole - own) / (runs * (runs - 1) * (images - 1))
+
+
+def _images(covariance: float, images: int) -> _Part:
+    return _Part(max(0.0, covariance) / images, images - 1)
+
+
+def _half_width(parts: list[_Part], images: int, confidence: float) -> float:
+    """Return it; never less than Wilson's interval has for images without a single difference."""
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    whole = math.hypot(*(part.half_width(confidence) for part in parts))
+    return max(whole, z * z / (images + z * z))
+
+
+def _p_value(mean: float, parts: list[_Part], images: int) -> float:
+    """Return the level at which the interval would just reach 0."""
+    low, high = 1e-12, 1.0
+    if mean == 0 or _half_width(parts, images, 1 - low) <= abs(mean):
+        return 1.0 if mean == 0 else low
+    while high - low > 1e-6 * high:
+        middle = math.sqrt(low * high)
+        reaches = _half_width(parts, images, 1 - middle) > abs(mean)
+        low, high = (middle, high) if reaches else (low, middle)
+    return high

@@ -1,0 +1,127 @@
+"""Runs that differ in nothing but their seed, as one side of a comparison."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from enresnet.evaluation.record import Record
+from enresnet.training.run import Run, plain_config
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """One side: the results of each run, by its seed."""
+
+    name: str
+    records: dict[str, Record]
+    seeded: bool  # otherwise the keys are only numbers
+    commits: frozenset[str]
+
+    @classmethod
+    def of(cls, folders: Sequence[Path], *, section: str = "best") -> RunGroup:
+        """Open them, and raise unless all are runs of one kind, each with weights of its own.
+
+        Folders without a config.yaml, such as evaluations of other people's models, have no seed.
+        """
+        weights: dict[str, Path] = {}
+        for folder in folders:
+            digest = str(Record(folder).section(section).about["weights"])
+            if digest in weights:
+                raise ValueError(
+                    f"{weights[digest]} and {folder} hold the same weights: name each training once"
+                )
+            weights[digest] = folder
+        if any(not (folder / "config.yaml").is_file() for folder in folders):
+            numbered = {str(number): Record(folder) for number, folder in enumerate(folders)}
+            names = {str(Record(folder).section(section).about["model"]) for folder in folders}
+            return cls(_named(names, len(folders)), numbered, False, frozenset())
+        runs = [Run.open(folder) for folder in folders]
+        _check_alike(runs)
+        records: dict[str, Record] = {}
+        for run in runs:
+            seed = str(run.config.seed)
+            if seed in records:
+                raise ValueError(
+                    f"{records[seed].folder} and {run.folder} were trained with the same seed: "
+                    "runs of one side must differ in it"
+                )
+            records[seed] = run.results
+        commits = frozenset(found for run in runs if (found := _commit(run)))
+        return cls(_named({runs[0].config.model}, len(runs)), records, True, commits)
+
+    def only(self, seeds: Sequence[str]) -> RunGroup:
+        """Return the runs of these seeds alone."""
+        name = self.name.replace(f"({len(self.records)} ", f"({len(seeds)} ")
+        return replace(self, name=name, records={seed: self.records[seed] for seed in seeds})
+
+
+def pair_by_seed(first: RunGroup, second: RunGroup) -> tuple[RunGroup, RunGroup, bool, list[str]]:
+    """Return both sides as they are compared, whether in pairs, and what there is to say of it.
+
+    Where at least two seeds are on both sides, those make pairs and the others are left out.
+    """
+    for side, other in ((first, second), (second, first)):
+        if len(side.records) < 2:
+            raise ValueError(
+                f"{side.name} has one run and {other.name} several: how much its trainings differ "
+                "is not known; train another seed, or compare two runs alone"
+            )
+    told = []
+    commits = sorted(first.commits | second.commits)
+    if len(commits) > 1:
+        told.append(f"Trained by different commits: {', '.join(c[:12] for c in commits)}.")
+    common = [seed for seed in first.records if seed in second.records]
+    if not (first.seeded and second.seeded) or len(common) < 2:
+        told.append("No two seeds in common: the runs are compared as two groups.")
+        return first, second, False, told
+    for side in (first, second):
+        left = [seed for seed in side.records if seed not in common]
+        if left:
+            told.append(
+                f"Left out of {side.name}: seed {', '.join(left)}, which has no partner on the "
+                "other side."
+            )
+    told.append(f"Paired by seed: {', '.join(common)}.")
+    return first.only(common), second.only(common), True, told
+
+
+def _named(models: set[str], count: int) -> str:
+    return f"{' and '.join(sorted(models))} ({count} runs)"
+
+
+def _check_alike(runs: Sequence[Run]) -> None:
+    """Raise if runs of a side differ in more than their seed, or share a network."""
+    free = {"seed", "parts", "fingerprint"}
+    reference = plain_config(runs[0].config)
+    for run in runs[1:]:
+        found = plain_config(run.config)
+        differing = [
+            f"{name} {reference[name]!r} and {found[name]!r}"
+            for name in reference
+            if name not in free and reference[name] != found[name]
+        ]
+        if differing:
+            raise ValueError(
+                f"{runs[0].folder} and {run.folder} differ in more than their seed "
+                f"({'; '.join(differing)}): runs of one side must be of one kind"
+            )
+    owner: dict[str, Path] = {}
+    for run in runs:
+        for part in run.config.parts:
+            if part in owner:
+                raise ValueError(
+                    f"{owner[part]} and {run.folder} share {part}: integrated runs of one side "
+                    "must have parts of their own"
+                )
+            owner[part] = run.folder
+
+
+def _commit(run: Run) -> str:
+    """Return the commit that began a run, "" if it is not known."""
+    try:
+        return str(json.loads((run.folder / "environment.json").read_text())[0]["commit"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""

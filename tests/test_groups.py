@@ -1,0 +1,211 @@
+"""Several seeds a side: intervals cover, false alarms are rare, and only like runs make a group."""
+
+import json
+import math
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.distributions import Normal
+
+from enresnet.cli import main
+from enresnet.data import Images
+from enresnet.evaluation import Evaluation
+from enresnet.evaluation.accuracy import summarise
+from enresnet.evaluation.groups import compare_groups
+from enresnet.evaluation.record import Record
+from enresnet.evaluation.scoring import Scored
+from enresnet.training import Run, RunConfig, load_recipe
+from problems import seeded
+
+PHI = Normal(0.0, 1.0).cdf
+EASE, KIND, OWN = 1.5, 0.4, 1.1  # spreads: of images, of a method on an image, of a run on an image
+
+
+def two_methods(runs, images, luck, means, generator, *, shared=0.0):
+    """Return right and wrong answers of two methods: {seed: scores} each.
+
+    ``luck`` is the spread of trainings, of which seeds share a part where methods are paired.
+    """
+    ease = EASE * torch.randn(images, generator=generator)
+    common = math.sqrt(shared) * luck * torch.randn(max(runs), 1, generator=generator)
+    sides = []
+    for count, mean in zip(runs, means, strict=True):
+        own = math.sqrt(1 - shared) * luck * torch.randn(count, 1, generator=generator)
+        kind = KIND * torch.randn(images, generator=generator)
+        noise = OWN * torch.randn(count, images, generator=generator)
+        right = (mean + common[:count] + own + ease + kind + noise > 0).double()
+        sides.append({str(number): right[number] for number in range(count)})
+    return sides
+
+
+def expected(mean, luck):
+    spread = math.sqrt(EASE**2 + KIND**2 + OWN**2 + luck**2)
+    return float(PHI(torch.tensor(mean / spread)))
+
+
+@pytest.mark.parametrize(
+    ("paired", "runs"),
+    [(True, (2, 2)), (True, (3, 3)), (True, (5, 5)), (False, (2, 2)), (False, (3, 3))]
+    + [(False, (5, 5)), (False, (2, 5))],
+)
+@pytest.mark.parametrize("luck", [0.0, 0.02, 0.1])  # 0, 0.5 and 2.5 points of a training's accuracy
+def test_intervals_cover_and_false_alarms_are_rare(paired, runs, luck):
+    """From two seeds up, whether seeds or images vary most, and of equal methods too."""
+    generator, repeats = seeded(runs[1]), 400
+    for means, images in (((0.0, 0.0), 300), ((0.2, 0.0), 1500)):
+        truth = expected(means[0], luck) - expected(means[1], luck)
+        covered = called = 0
+        for _ in range(repeats):
+            shared = 0.5 if paired else 0.0
+            sides = two_methods(runs, images, luck, means, generator, shared=shared)
+            found = compare_groups(*sides, paired=paired)
+            covered += found.interval[0] <= truth <= found.interval[1]
+            called += found.verdict != "undecided"
+        assert covered / repeats >= 0.925
+        if truth == 0:
+            assert called / repeats <= 0.075
+
+
+def test_images_alone_would_raise_false_alarms():
+    """What the comparison of single runs gets wrong when it is read as one of methods."""
+    from enresnet.evaluation import compare
+
+    generator, alone, groups = seeded(), 0, 0
+    for _ in range(200):
+        one, two = two_methods((3, 3), 3000, 0.1, (0.0, 0.0), generator)
+        alone += compare(one["0"], two["0"]).verdict != "undecided"
+        groups += compare_groups(one, two, paired=True).verdict != "undecided"
+    assert alone / 200 > 0.3
+    assert groups / 200 <= 0.075
+
+
+def test_a_difference_is_found():
+    generator, found = seeded(), 0
+    for _ in range(100):
+        sides = two_methods((5, 5), 3000, 0.02, (0.15, 0.0), generator, shared=0.5)
+        found += compare_groups(*sides, paired=True).verdict == "better"
+    assert found >= 95
+
+
+def test_the_interval_and_the_p_value_agree():
+    generator, decided = seeded(5), 0
+    for number in range(300):
+        runs = ((2, 2), (3, 3), (4, 4))[number % 3]
+        means = (0.15 * (number % 2), 0.0)
+        sides = two_methods(runs, 300, 0.05, means, generator)
+        found = compare_groups(*sides, paired=number % 4 < 2)
+        low, high = found.interval
+        assert (found.p_value < 0.05) == (not low <= 0 <= high)
+        assert low <= found.difference <= high
+        decided += found.p_value < 0.05
+    assert 10 < decided < 290
+
+
+def test_what_cannot_be_compared():
+    scores = torch.ones(10)
+    with pytest.raises(ValueError, match="two runs each.*found 1 and 2 runs"):
+        compare_groups({"0": scores}, {"0": scores, "1": scores}, paired=False)
+    with pytest.raises(ValueError, match="on 9, 10 images"):
+        compare_groups({"0": scores, "1": scores}, {"0": scores, "1": scores[:9]}, paired=False)
+    with pytest.raises(ValueError, match="the same seeds, found 0, 1 and 0, 2"):
+        compare_groups({"0": scores, "1": scores}, {"0": scores, "2": scores}, paired=True)
+    equal = compare_groups({"0": scores, "1": scores}, {"0": scores, "1": scores}, paired=True)
+    assert equal.p_value == 1
+    assert equal.interval[0] < 0 < equal.interval[1]
+
+
+RECIPE = load_recipe("fast")
+
+
+def write_run(folder, scores, *, model="resnet8", seed=0, commit="c1", **changes):
+    """Write a run that was evaluated with these scores on clean images."""
+    run = Run.create(folder, RunConfig(model, "digits", replace(RECIPE, **changes), seed=seed))
+    right = scores.bool()[:, None]
+    data = Images(torch.zeros(len(right), 1, 1, 1), torch.zeros(len(right)).long(), ("a", "b"))
+    kept = Scored(right, right, right, torch.ones(len(right)))
+    about = {"model": model, "weights": f"{folder}", "data_name": "d", "checkpoint": "best"}
+    Record(folder).add(
+        "best",
+        Evaluation(summarise(kept, data, seconds=1.0, apart=True, deterministic=True), {}),
+        data="images",
+        circumstances={**about, "epsilon": 0.1},
+    )
+    (folder / "environment.json").write_text(json.dumps([{"commit": commit}]))
+    return run
+
+
+@pytest.fixture
+def groups(tmp_path):
+    sides = two_methods((3, 3), 2000, 0.01, (0.4, 0.0), seeded(7))
+    folders = []
+    for model, side in zip(("en1_resnet8", "resnet8"), sides, strict=True):
+        folders.append([tmp_path / f"{model}-{seed}" for seed in side])
+        for folder, (seed, scores) in zip(folders[-1], side.items(), strict=True):
+            # One was evaluated on more images than the others: the common ones count.
+            number = 2000 if seed == "0" else 1500
+            write_run(folder, scores[:number], model=model, seed=int(seed))
+    return [[str(folder) for folder in side] for side in folders]
+
+
+class TestCommand:
+    def test_groups_are_paired_by_seed(self, groups, tmp_path, capsys):
+        out, table = tmp_path / "out.json", tmp_path / "table.md"
+        words = [*groups[0], "--against", *groups[1], "--json", out, "--markdown", table]
+        assert main(["compare", *map(str, words)]) == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        assert "en1_resnet8 (3 runs) less resnet8 (3 runs)" in shown
+        assert "Paired by seed: 0, 1, 2." in shown
+        assert "over pairs of seeds and images" in shown
+        assert "these weights" not in shown
+        value = json.loads(out.read_text())["compared"]["natural"]
+        assert value["verdict"] == "better"
+        assert value["images"] == 1500
+        assert value["runs"] == [3, 3]
+        assert list(value["by_seed"]) == ["0", "1", "2"]
+        assert value["difference"] == pytest.approx(value["first"] - value["second"])
+        assert "en1_resnet8 (3 runs) less" in table.read_text()
+
+    def test_one_run_a_side_says_so(self, groups, capsys):
+        assert main(["compare", groups[0][0], groups[1][0]]) == 0
+        assert "the verdict is on these weights" in capsys.readouterr().out
+
+    def test_seeds_without_a_partner_are_left_out(self, groups, capsys):
+        assert main(["compare", *groups[0], "--against", *groups[1][1:]]) == 0
+        shown = capsys.readouterr().out
+        assert "Left out of en1_resnet8 (3 runs): seed 0" in shown
+        assert "Paired by seed: 1, 2." in shown
+
+    def test_other_seeds_are_two_groups(self, groups, tmp_path, capsys):
+        others = []
+        for number, folder in enumerate(groups[1]):
+            config = tmp_path / f"resnet8-{number}" / "config.yaml"
+            config.write_text(config.read_text().replace(f"seed: {number}", f"seed: {number + 5}"))
+            others.append(folder)
+        assert main(["compare", *groups[0], "--against", *others]) == 0
+        assert "compared as two groups" in capsys.readouterr().out
+
+    def test_other_commits_are_told_of(self, groups, tmp_path, capsys):
+        (tmp_path / "resnet8-1" / "environment.json").write_text('[{"commit": "c2"}]')
+        assert main(["compare", *groups[0], "--against", *groups[1]]) == 0
+        assert "different commits: c1, c2" in capsys.readouterr().out
+
+    def test_bad_groups(self, groups, tmp_path, capsys):
+        def error(*words):
+            assert main(["compare", *map(str, words)]) == 2
+            return " ".join(capsys.readouterr().err.split())
+
+        first, second = groups
+        assert "found 3 runs: name two, or more with --against" in error(*first)
+        assert "before --against" in error("--against", *second)
+        assert "has one run and" in error(first[0], "--against", *second)
+        mixed = error(*first[:2], second[2], "--against", *second)
+        assert "differ in more than their seed (model 'en1_resnet8' and 'resnet8')" in mixed
+        assert "hold the same weights" in error(first[0], first[0], "--against", *second)
+        copy = tmp_path / "copy"
+        write_run(copy, torch.ones(100), model="en1_resnet8", seed=0)
+        assert "the same seed" in error(first[0], copy, "--against", *second)
+        shutil.rmtree(copy)
+        write_run(copy, torch.ones(100), model="en1_resnet8", seed=9, weight_decay=0.1)
+        assert "recipe.weight_decay 0.0005 and 0.1" in error(first[0], copy, "--against", *second)
