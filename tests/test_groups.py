@@ -47,8 +47,10 @@ def expected(mean, luck):
 
 @pytest.mark.parametrize(
     ("paired", "runs"),
-    [(True, (2, 2)), (True, (3, 3)), (True, (5, 5)), (False, (2, 2)), (False, (3, 3))]
-    + [(False, (5, 5)), (False, (2, 5))],
+    [
+        *((True, runs) for runs in ((2, 2), (3, 3), (5, 5))),
+        *((False, runs) for runs in ((2, 2), (3, 3), (5, 5), (2, 5))),
+    ],
 )
 @pytest.mark.parametrize("luck", [0.0, 0.02, 0.1])  # 0, 0.5 and 2.5 points of a training's accuracy
 def test_intervals_cover_and_false_alarms_are_rare(paired, runs, luck):

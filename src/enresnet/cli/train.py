@@ -81,9 +81,10 @@ def command(
 ) -> None:
     """Train a network into a run folder, or go on with a training that was stopped.
 
-    The folder holds config.yaml, metrics.csv, curves.png, best.safetensors and last/. Where the rate
-    ends at zero (one_cycle) the best network is the last one; otherwise validation images select
-    it, attacked where the recipe is robust. Any field of the recipe can be overridden. After a crash, run the same command again: the result is the same as without it.
+    The folder holds config.yaml, metrics.csv, curves.png, best.safetensors and last/. Where the
+    rate ends at zero (one_cycle) the best network is the last one; otherwise validation images
+    select it, attacked where the recipe is robust. Any field of the recipe can be overridden.
+    After a crash, run the same command again: the result is the same as without it.
 
     Args:
         model: Such as en5_resnet20; see enresnet models.

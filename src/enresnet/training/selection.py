@@ -6,9 +6,9 @@ luckiest: accuracy on 1,000 images has a standard error of 1.5 points, more than
 such a schedule differ.
 
 Where no such end is to be had (rates that fall in steps, a training that collapsed and went back),
-validation selects, on all of its images. Epochs are compared with the best one image by image, and of
-those that cannot be told apart from it the latest is kept. The best of many looks better than it
-is, so the level of that test is 5 % divided by the number of epochs that were validated.
+validation selects, on all of its images. Epochs are compared with the best one image by image, and
+of those that cannot be told apart from it the latest is kept. The best of many looks better than
+it is, so the level of that test is 5 % divided by the number of epochs that were validated.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ def train(
 ) -> Run:
     """Train as ``config`` says into the folder ``out``, or go on with what the same call began.
 
-    The best network and the last one are kept; :mod:`~enresnet.training.selection` says which is the
-    best. All that resuming needs is stored every ``checkpoint_every`` seconds; by default every
+    The best network and the last one are kept; :mod:`~enresnet.training.selection` says which is
+    the best. All that resuming needs is stored every ``checkpoint_every`` seconds; by default every
     ten, or as seldom as it takes to spend less than a hundredth of the time on it. A run that is
     finished is left as it is.
     """
