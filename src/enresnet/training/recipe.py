@@ -66,6 +66,17 @@ class Recipe:
         "auto", "Members' activations: plain (all at once), lean (one at a time), or auto."
     )
     augment: bool = _field(True, "Random crops and mirror images, where the data allow them.")
+    shift: float | None = _field(
+        None, "Largest random shift in units of the side; none: what the data have, mostly 1/8."
+    )
+    epsilon_growth: float = _field(0.0, "Fraction of the epochs in which epsilon grows from 0.")
+    final_steps: int = _field(
+        0, "Steps of PGD that a one-step objective ends with; 0: one step to the end."
+    )
+    final_from: float = _field(0.8, "Fraction of the epochs before those steps.")
+    low_resolution: float = _field(
+        0.0, "Fraction of the epochs, the first ones, with images of half the side."
+    )
     validation_images: int | None = _field(
         None, "Validate on the first so many images only; where an epoch is selected, on all."
     )
@@ -86,7 +97,13 @@ class Recipe:
                 raise TypeError(f"{name} must be true or false, found {getattr(self, name)!r}")
         for name in ("learning_rate", "weight_decay", "step_size", "noise", "weight_step"):
             checks.number(name, getattr(self, name), low=0)
-        for name in ("epsilon", "label_smoothing", "validate_from"):
+        checks.integer("final_steps", self.final_steps, low=0)
+        if self.shift is not None:
+            checks.number("shift", self.shift, low=0, high=1)
+        for name in (
+            *("epsilon", "label_smoothing", "validate_from"),
+            *("epsilon_growth", "final_from", "low_resolution"),
+        ):
             checks.number(name, getattr(self, name), low=0, high=1)
         for name in ("momentum", "ema"):  # at 1 nothing would ever move
             checks.number(name, getattr(self, name), low=0, high=0.999999)
@@ -166,6 +183,8 @@ def _check_used(recipe: Recipe, changes: dict[str, Any]) -> None:
         if name in changes and changes[name] is not None and found not in words:
             wanted = " or ".join(str(word).lower() for word in words)
             raise ValueError(f"{name} is for {field_name}={wanted}; found {field_name}={found}")
+    if "final_from" in changes and not recipe.final_steps:
+        raise ValueError("final_from is for final_steps above 0; found final_steps=0")
 
 
 # A field that has a say only where another has one of these values.
@@ -175,6 +194,8 @@ _USED_WITH: dict[str, tuple[str, tuple[Any, ...]]] = {
     "milestones": ("schedule", ("step",)),
     "warm_up": ("schedule", ("one_cycle",)),
     "validation_images": ("schedule", ("one_cycle",)),
+    "final_steps": ("objective", ("n_fgsm", "fgsm_rs")),
+    "shift": ("augment", (True,)),
 }
 
 

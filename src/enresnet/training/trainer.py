@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from enresnet.randomness import named_generator, named_seed
 from enresnet.training.averaging import WeightAverage
 from enresnet.training.awp import default_gamma, perturbed_weights
 from enresnet.training.batches import share_of, step_rows
+from enresnet.training.curriculum import recipe_at, sized_at
 from enresnet.training.engine import Engine
 from enresnet.training.guard import CollapseGuard
 from enresnet.training.joint import LearnedWeights, compensate
@@ -75,12 +76,19 @@ class Trainer:
         self._augment, self._attack = torch.Generator(), torch.Generator()
         self._noise = NoiseStream(named_generator(seed, "noise"))
         share_stream(model, self._noise)
-        self.objective = OBJECTIVES[recipe.objective](recipe, self._attack)
+        self._plan = recipe  # another one after a collapse
+        self._now = recipe_at(recipe, 0.0)
+        self.objective = OBJECTIVES[self._now.objective](self._now, self._attack)
+        self._augmentation = data.augmentation
+        if recipe.shift is not None:
+            pad = round(recipe.shift * int(data.train.pixels.shape[3]))
+            self._augmentation = replace(data.augmentation, pad=pad)
         # Channels last: faster on CPUs, and on GPUs in reduced precision.
         whole = self.engine.device.type == "cuda" and self.engine.precision == "32"
         self._format = torch.contiguous_format if whole else torch.channels_last
         model.to(memory_format=self._format)  # type: ignore[call-overload]
         few, _ = data.train.batch(slice(2))
+        sized_at(few, recipe, 0.0)  # raises where there is too little to halve
         with self.engine.autocast():
             self.lean = choose_memory(
                 model.to(self.engine.device),
@@ -238,7 +246,9 @@ class Trainer:
         """Take one step of all processes, of which this one brings its share of the images."""
         start, at = time.monotonic(), self.progress
         self._seed_step(at.epoch, number)
-        images, labels = self._batch(rows[share_of(len(rows), self.engine)])
+        done = (at.epoch + number / steps) / self.recipe.epochs
+        self._follow(recipe_at(self._plan, done))
+        images, labels = self._batch(rows[share_of(len(rows), self.engine)], done)
         rate = self.recipe.rate_at(at.epoch, (number + 1) / steps, steps)
         loss, right, stop = self._update(images, labels, len(rows), rate)
         if not math.isfinite(loss):
@@ -272,12 +282,21 @@ class Trainer:
         self._attack.manual_seed(named_seed(self._seed, f"attack {where}"))
         self._noise.manual_seed(named_seed(self._seed, f"noise {where}"))
 
-    def _batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _follow(self, recipe: Recipe) -> None:
+        """Let the objective be what the recipe asks for by now."""
+        if recipe != self._now:
+            self._now = recipe
+            self.objective = self._loss.objective = OBJECTIVES[recipe.objective](
+                recipe, self._attack
+            )
+
+    def _batch(self, rows: Tensor, done: float) -> tuple[Tensor, Tensor]:
         train, device = self.data.train, self.engine.device
         pixels = train.pixels[rows]
         if self.recipe.augment:
-            pixels = self.data.augmentation(pixels, self._augment)
-        images = train.in_unit_range(pixels).to(device).contiguous(memory_format=self._format)
+            pixels = self._augmentation(pixels, self._augment)
+        images = sized_at(train.in_unit_range(pixels).to(device), self.recipe, done)
+        images = images.contiguous(memory_format=self._format)
         return images, train.labels[rows].to(device)
 
     def _update(
@@ -368,9 +387,9 @@ class Trainer:
 
     def _go_on_with_pgd(self) -> None:
         assert self._guard is not None
-        safer = self._guard.safer_recipe()
+        self._plan = self._guard.safer_recipe()
         self._guard, self.collapsed = None, True
-        self.objective = self._loss.objective = OBJECTIVES["pgd"](safer, self._attack)
+        self._follow(self._plan)
 
     def _validate(self) -> Validation | None:
         """Score the validation images, if it is time: all of them where they select."""

@@ -1,0 +1,44 @@
+r"""What a recipe asks for at each moment of a training: it may begin easy and end hard.
+
+.. math:: \epsilon(t) = \epsilon \min\Bigl(1, \frac{t}{g}\Bigr), \qquad t \in [0, 1]
+
+with g the recipe's ``epsilon_growth``. A one-step objective may end with an attack of several steps
+(``final_steps`` from ``final_from`` on), and the first part may see images of half the side
+(``low_resolution``), at a quarter of the cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+from torch.nn import functional
+
+from enresnet.training.recipe import Recipe
+
+REACH = 1.5  # of epsilon: how far the steps of the last part would lead in a line
+SMALLEST = 8  # pixels a side that networks take
+
+
+def recipe_at(recipe: Recipe, done: float) -> Recipe:
+    """Return the recipe as it is when a fraction ``done`` of the training is over."""
+    growing = done < recipe.epsilon_growth
+    epsilon = recipe.epsilon * done / recipe.epsilon_growth if growing else recipe.epsilon
+    if recipe.final_steps and done >= recipe.final_from:
+        step = REACH * epsilon / recipe.final_steps
+        return replace(
+            recipe, objective="pgd", steps=recipe.final_steps, step_size=step, epsilon=epsilon
+        )
+    return replace(recipe, epsilon=epsilon) if growing else recipe
+
+
+def sized_at(images: Tensor, recipe: Recipe, done: float) -> Tensor:
+    """Return the images at the resolution that the recipe has at this moment."""
+    if done >= recipe.low_resolution:
+        return images
+    if min(images.shape[2:]) < 2 * SMALLEST:
+        raise ValueError(
+            f"low_resolution is for images of {2 * SMALLEST} pixels a side or more: found "
+            f"{images.shape[2]} x {images.shape[3]}"
+        )
+    return functional.avg_pool2d(images, 2)
