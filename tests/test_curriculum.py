@@ -101,7 +101,7 @@ def test_a_shift_of_its_own():
     assert trainer._augmentation.pad == 4
 
 
-def test_a_training_goes_on_where_it_was(tmp_path):
+def test_a_training_goes_on_where_it_was():
     """The curriculum is a function of the step alone, so resuming needs nothing more."""
     recipe = replace(FAST, epochs=4, epsilon_growth=0.3, final_steps=2, final_from=0.5)
     whole = training(recipe)
