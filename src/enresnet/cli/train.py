@@ -21,6 +21,7 @@ AS_RECIPE = "as-recipe"  # an option that was not given
 def _override(field: dataclasses.Field[Any]) -> tuple[str, Any, str]:
     kinds: dict[str, Any] = {
         "str": str,
+        "str | None": str,
         "int": int | Literal["as-recipe"],
         "bool": bool | Literal["as-recipe"],
         "float": Ratio | Literal["as-recipe"],

@@ -14,6 +14,7 @@ from dataclasses import replace
 from torch import Tensor
 from torch.nn import functional
 
+from enresnet.training.objectives import OBJECTIVES
 from enresnet.training.recipe import Recipe
 
 REACH = 1.5  # of epsilon: how far the steps of the last part would lead in a line
@@ -27,7 +28,11 @@ def recipe_at(recipe: Recipe, done: float) -> Recipe:
     if recipe.final_steps and done >= recipe.final_from:
         step = REACH * epsilon / recipe.final_steps
         return replace(
-            recipe, objective="pgd", steps=recipe.final_steps, step_size=step, epsilon=epsilon
+            recipe,
+            objective=OBJECTIVES[recipe.objective].several_steps,
+            steps=recipe.final_steps,
+            step_size=step,
+            epsilon=epsilon,
         )
     return replace(recipe, epsilon=epsilon) if growing else recipe
 

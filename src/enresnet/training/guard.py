@@ -19,6 +19,7 @@ from enresnet.evaluation import score
 from enresnet.randomness import named_generator
 from enresnet.training.batches import share_of
 from enresnet.training.engine import Engine
+from enresnet.training.objectives import OBJECTIVES
 from enresnet.training.recipe import Recipe
 
 IMAGES = 256
@@ -70,7 +71,8 @@ class CollapseGuard:
     def safer_recipe(self) -> Recipe:
         """Return the recipe to go on with."""
         step = 0.75 * self._recipe.epsilon
-        return replace(self._recipe, objective="pgd", steps=2, step_size=step)
+        objective = OBJECTIVES[self._recipe.objective].several_steps
+        return replace(self._recipe, objective=objective, steps=2, step_size=step)
 
     def _accuracy(self, model: nn.Module, engine: Engine) -> float:
         """Return the accuracy over all processes, of which each takes its share."""

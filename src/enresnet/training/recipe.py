@@ -28,7 +28,8 @@ class Recipe:
     """How a network is trained. The defaults are the paper's (Secs. 3.3 and 4.1)."""
 
     objective: str = _field(
-        "pgd", "What is minimised: natural, pgd, trades, mart, n_fgsm or fgsm_rs."
+        "pgd",
+        "What is minimised: natural, pgd, trades, mart, n_fgsm, fgsm_rs, rslad or rslad_one_step.",
     )
     epochs: int = _field(200, "Passes over the training images.")
     batch_size: int = _field(128, "Images a step.")
@@ -46,6 +47,9 @@ class Recipe:
     awp: bool = _field(False, "Adversarial weight perturbation around the objective.")
     awp_gamma: float | None = _field(
         None, "Its size, in units of the weights' norm; by default 0.01, with trades 0.005."
+    )
+    teacher: str | None = _field(
+        None, "The run or safetensors file whose answers rslad learns; by default none."
     )
     beta: float | None = _field(
         None, "Weight of the second term; by default 6 for trades, 5 for mart."
@@ -89,6 +93,11 @@ class Recipe:
         checks.choice("schedule", self.schedule, SCHEDULES)
         checks.choice("attack_mode", self.attack_mode, ("eval", "train"))
         checks.choice("memory", self.memory, MEMORIES)
+        if OBJECTIVES[self.objective].needs_teacher and not self.teacher:
+            raise ValueError(
+                f"teacher must be given with objective={self.objective}: a run's folder or a "
+                "safetensors file"
+            )
         for name in ("epochs", "batch_size", "steps"):
             checks.integer(name, getattr(self, name), low=1)
         checks.choice("std_over", self.std_over, STD_OVER)
@@ -183,6 +192,10 @@ def _check_used(recipe: Recipe, changes: dict[str, Any]) -> None:
         if name in changes and changes[name] is not None and found not in words:
             wanted = " or ".join(str(word).lower() for word in words)
             raise ValueError(f"{name} is for {field_name}={wanted}; found {field_name}={found}")
+    if changes.get("label_smoothing") and recipe.objective.startswith("rslad"):
+        raise ValueError(
+            f"label_smoothing is for labels; {recipe.objective} learns a teacher's answers"
+        )
     if "final_from" in changes and not recipe.final_steps:
         raise ValueError("final_from is for final_steps above 0; found final_steps=0")
 
@@ -190,11 +203,12 @@ def _check_used(recipe: Recipe, changes: dict[str, Any]) -> None:
 # A field that has a say only where another has one of these values.
 _USED_WITH: dict[str, tuple[str, tuple[Any, ...]]] = {
     "beta": ("objective", ("trades", "mart")),
+    "teacher": ("objective", ("rslad", "rslad_one_step")),
     "awp_gamma": ("awp", (True,)),
     "milestones": ("schedule", ("step",)),
     "warm_up": ("schedule", ("one_cycle",)),
     "validation_images": ("schedule", ("one_cycle",)),
-    "final_steps": ("objective", ("n_fgsm", "fgsm_rs")),
+    "final_steps": ("objective", ("n_fgsm", "fgsm_rs", "rslad_one_step")),
     "shift": ("augment", (True,)),
 }
 
@@ -226,7 +240,7 @@ def ratio(text: str) -> float:
         raise ValueError(f"{text!r} is not a number such as 0.03 or 8/255") from None
 
 
-_WORDS = ("objective", "schedule", "attack_mode", "std_over", "memory")
+_WORDS = ("objective", "teacher", "schedule", "attack_mode", "std_over", "memory")
 _SWITCHES = ("reset_momentum", "awp", "compensate", "augment")
 
 

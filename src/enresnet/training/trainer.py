@@ -39,6 +39,7 @@ from enresnet.training.state import (
     prefixed,
     without_prefix,
 )
+from enresnet.training.teacher import answers_digest, teacher_answers
 from enresnet.training.validation import Validation, validate
 
 ADVICE = "start another run with a smaller learning_rate"
@@ -79,6 +80,12 @@ class Trainer:
         self._plan = recipe  # another one after a collapse
         self._now = recipe_at(recipe, 0.0)
         self.objective = OBJECTIVES[self._now.objective](self._now, self._attack)
+        self._answers = None
+        if self.objective.needs_teacher:
+            assert recipe.teacher is not None
+            self._answers = teacher_answers(
+                recipe.teacher, data.train, engine=self.engine, seed=seed
+            )
         self._augmentation = data.augmentation
         if recipe.shift is not None:
             pad = round(recipe.shift * int(data.train.pixels.shape[3]))
@@ -163,6 +170,7 @@ class Trainer:
             "guard": None if self._guard is None else self._guard.best,
             "precision": self.engine.precision_state(),
             "processes": self.engine.processes,
+            "teacher": answers_digest(self._answers),
         }
 
     def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
@@ -171,6 +179,11 @@ class Trainer:
             raise ValueError(
                 f"the run was trained by {facts['processes']} processes and cannot go on with "
                 f"{self.engine.processes}: its batches would be others"
+            )
+        if facts.get("teacher") != answers_digest(self._answers):
+            raise ValueError(
+                f"the teacher {self.recipe.teacher} answers otherwise than when the run began: was "
+                "it trained on?"
             )
         load_network_tensors(tensors, self.model, self._averaged, self._optimiser)
         if self._guard is not None:
@@ -248,7 +261,10 @@ class Trainer:
         self._seed_step(at.epoch, number)
         done = (at.epoch + number / steps) / self.recipe.epochs
         self._follow(recipe_at(self._plan, done))
-        images, labels = self._batch(rows[share_of(len(rows), self.engine)], done)
+        own = rows[share_of(len(rows), self.engine)]
+        images, labels = self._batch(own, done)
+        if self._answers is not None:
+            self.objective.answers = self._answers[own].to(self.engine.device)
         rate = self.recipe.rate_at(at.epoch, (number + 1) / steps, steps)
         loss, right, stop = self._update(images, labels, len(rows), rate)
         if not math.isfinite(loss):

@@ -8,6 +8,7 @@ from enresnet.training.objectives.mart import MART
 from enresnet.training.objectives.n_fgsm import NFGSM
 from enresnet.training.objectives.natural import Natural
 from enresnet.training.objectives.pgd import AdversarialPGD, training_attack
+from enresnet.training.objectives.rslad import RSLAD, OneStepRSLAD
 from enresnet.training.objectives.trades import TRADES
 
 OBJECTIVES: dict[str, type[Objective]] = {
@@ -17,6 +18,8 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "mart": MART,
     "n_fgsm": NFGSM,
     "fgsm_rs": FGSMRS,
+    "rslad": RSLAD,
+    "rslad_one_step": OneStepRSLAD,
 }
 
 __all__ = ["OBJECTIVES", "Objective", "training_attack"]

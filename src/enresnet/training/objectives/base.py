@@ -21,10 +21,13 @@ class Objective(ABC):
     passes = 1  # of the network, in the loss
     robust = True  # networks are selected by robust rather than natural accuracy
     one_step = False  # may collapse: its attack can be learned rather than withstood
+    several_steps = "pgd"  # what a one-step objective goes on with when one step is not enough
+    needs_teacher = False
 
     def __init__(self, recipe: Recipe, generator: torch.Generator) -> None:
         self.recipe = recipe
         self.generator = generator
+        self.answers: Tensor | None = None  # a teacher's log-probabilities, for the batch at hand
 
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean loss, with its graph, and the logits of the images trained on."""

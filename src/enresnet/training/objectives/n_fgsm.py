@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from enresnet.attacks import PGD
-from enresnet.attacks.batch import Batch
+from enresnet.attacks.batch import Batch, Loss
 from enresnet.attacks.geometry import Linf
 from enresnet.training.objectives.base import Objective
 from enresnet.training.recipe import Recipe
@@ -41,6 +41,10 @@ class NoisyStep(PGD):
     def _perturb(self, batch: Batch) -> Tensor:
         wide = min(1.0, NOISE * self.epsilon)
         point = Linf(batch.images, wide).random_point(batch.seeds)
-        gradient = batch.gradient(batch.loss, point)
+        gradient = batch.gradient(self._raised(batch), point)
         moved = point.add(gradient.sign(), alpha=self.epsilon).clamp_(0, 1)
         return moved.to(batch.images.dtype)
+
+    def _raised(self, batch: Batch) -> Loss:
+        """Return the loss that the step raises."""
+        return batch.loss

@@ -1,0 +1,59 @@
+"""What a teacher answers on the training images, computed once for a whole training."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from enresnet.data import Images
+from enresnet.models import Ensemble, ResNet, load_model, seed_noise
+from enresnet.randomness import named_generator
+from enresnet.training.engine import Engine
+from enresnet.training.run import Run
+
+BATCH = 256
+
+
+def load_teacher(source: str) -> ResNet | Ensemble:
+    """Return the best network of a run's folder, or that of a safetensors file."""
+    path = Path(source)
+    return Run.open(path).load("best") if path.is_dir() else load_model(path)
+
+
+@torch.no_grad()
+def teacher_answers(source: str, images: Images, *, engine: Engine, seed: int) -> Tensor:
+    """Return the teacher's log-probabilities for each image: images x classes.
+
+    Probabilities are averaged over the image and its mirror image, each with noise of its own.
+    Every process computes all of them, from the same seed.
+    """
+    teacher = load_teacher(source).to(engine.device).eval()
+    seed_noise(teacher, named_generator(seed, "teacher noise"))
+    found = []
+    for start in range(0, len(images), BATCH):
+        batch, _ = images.batch(slice(start, start + BATCH))
+        batch = batch.to(engine.device)
+        with engine.autocast():
+            both = [teacher(batch), teacher(batch.flip(3))]
+        mean = sum(logits.float().softmax(dim=1) for logits in both) / 2
+        assert isinstance(mean, Tensor)
+        found.append(mean.clamp_min(torch.finfo(torch.float32).tiny).log().cpu())
+    answers = torch.cat(found)
+    if answers.shape[1] != len(images.classes):
+        raise ValueError(
+            f"teacher must tell the data's {len(images.classes)} classes apart: {source} tells "
+            f"{answers.shape[1]}"
+        )
+    return answers
+
+
+def answers_digest(answers: Tensor | None) -> str | None:
+    """Return what a resumed training knows the answers by."""
+    if answers is None:
+        return None
+    content: Any = answers.contiguous().numpy()
+    return hashlib.sha256(content).hexdigest()[:16]
