@@ -24,6 +24,7 @@ import tyro
 from enresnet.files import replacing
 from enresnet.report.tables import as_markdown
 from enresnet.training import Recipe, Run
+from enresnet.training.objectives import OBJECTIVES
 
 BASE = "base"
 SILENT = {"validation_images", "validate_from"}  # these change nothing of the network
@@ -66,7 +67,7 @@ def read(run: Run) -> dict[str, Any]:
         "recipe": recipe.to_dict(),
         "natural": kept["validation_natural"],
         "robust": kept["validation_robust"],
-        "passes": sum(passes(recipe, epoch) for epoch in range(recipe.epochs)),
+        "passes": total_passes(recipe),
         "seconds": sum(row["seconds"] for row in rows),
         "commit": json.loads(environment.read_text())[0]["commit"]
         if environment.is_file()
@@ -74,13 +75,20 @@ def read(run: Run) -> dict[str, Any]:
     }
 
 
+def total_passes(recipe: Recipe) -> float:
+    """Return the forward and backward passes over the data that a training takes."""
+    return sum(passes(recipe, epoch) for epoch in range(recipe.epochs))
+
+
 def passes(recipe: Recipe, epoch: int) -> float:
     """Return the passes over the data that an epoch takes, in units of whole images."""
     done = epoch / recipe.epochs
-    steps = {"natural": 0, "n_fgsm": 1, "fgsm_rs": 1}.get(recipe.objective, recipe.steps)
+    one_step = OBJECTIVES[recipe.objective].one_step
+    steps = 0 if recipe.objective == "natural" else 1 if one_step else recipe.steps
     if recipe.final_steps and done >= recipe.final_from:
         steps = recipe.final_steps
-    return (steps + 1) * (0.25 if done < recipe.low_resolution else 1)
+    losses = OBJECTIVES[recipe.objective].passes
+    return (steps + losses) * (0.25 if done < recipe.low_resolution else 1)
 
 
 def table(known: dict[str, Any]) -> list[dict[str, str]]:

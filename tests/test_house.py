@@ -135,7 +135,7 @@ def test_tables(capsys, tmp_path):
     assert "En5ResNet20" in shown
     assert "46.16 M" in shown
     rows = json.loads((tmp_path / "models.json").read_text())
-    assert {"name": "resnet20", "paper": "ResNet20", "parameters": 272282} in rows
+    assert {"name": "resnet20", "paper": "ResNet20", "parameters": 272282} in rows["networks"]
     assert main(["attacks"]) == 0
     shown = capsys.readouterr().out
     assert "ifgsm20" in shown

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from enresnet.attacks.base import brief
 from enresnet.cli.output import Row, print_table, write_json
-from enresnet.models import create_model, list_models, paper_name
+from enresnet.models import ModelCard, create_model, list_models, list_pretrained, paper_name
+from enresnet.models.pretrained import FOLDER
+from enresnet.report.tables import with_interval
 
 
 def command(*, json: Path | None = None) -> None:
-    """List the networks of the paper, with their sizes.
+    """List the weights that come with the package, and the networks of the paper.
 
     Args:
-        json: Also write the table to this file.
+        json: Also write both lists to this file.
     """
+    cards = list_pretrained()
     rows: list[Row] = [
         {
             "name": name,
@@ -22,9 +26,31 @@ def command(*, json: Path | None = None) -> None:
         }
         for name in list_models()
     ]
-    write_json(json, rows)
+    write_json(json, {"pretrained": [card.to_json() for card in cards], "networks": rows})
+    if cards:
+        print_table(
+            [_card_row(card) for card in cards],
+            title="trained, in the package",
+            caption="Test accuracy in %, with 95 % intervals, of a single prediction. The card "
+            f"beside each file in {FOLDER} tells how it was trained, how it was measured and what "
+            "it is not for.",
+        )
     print_table(
         [{**row, "parameters": f"{row['parameters'] / 1e6:.2f} M"} for row in rows],
+        title="networks of the paper",
         caption="Any [enK_]BASE[+...] works: BASE is resnetD (D = 6n+2), resnetD_bottleneck "
         "(D = 9n+2) or wrnD_K (D = 6n+4). enK_ averages K noise-injected networks.",
     )
+
+
+def _card_row(card: ModelCard) -> Row:
+    def shown(images: str) -> str:
+        found = card.accuracy(images)
+        return "" if found is None else with_interval(found.accuracy, found.interval)
+
+    return {
+        "name": card.name,
+        "parameters": f"{card.parameters / 1e6:.2f} M",
+        "epsilon": brief(card.recipe["epsilon"]),
+        **{images: shown(images) for images in ("clean", "fgsm", "ifgsm20", "strongest")},
+    }

@@ -17,7 +17,7 @@ from enresnet.data import Images
 from enresnet.data.names import load_test_images
 from enresnet.evaluation.measure import looks_deterministic
 from enresnet.evaluation.record import Record
-from enresnet.models import load_model
+from enresnet.models import find_pretrained, load_model
 from enresnet.training import Run
 
 DEFAULT_EPSILON = 8 / 255
@@ -46,6 +46,7 @@ class Subject:
         """Return the name of the data asked for, or of its own, and the test images."""
         if data is None and self.run is not None:
             return self.run.config.data, self.run.config.load_data().test
+        data = data or self.data
         if data is None:
             raise ValueError(f"--data must be given with {self.source}: a name or a folder")
         size, gray = (self.run.config.size, self.run.config.gray) if self.run else (None, False)
@@ -64,7 +65,10 @@ class Subject:
 
 
 def open_subject(source: str, *, checkpoint: str = "best", out: Path | None = None) -> Subject:
-    """Return what ``source`` names: a run's folder, a safetensors file, or module.path:name."""
+    """Return what ``source`` names.
+
+    A run's folder, weights that come with the package, a safetensors file, or module.path:name.
+    """
     path = Path(source)
     if path.is_dir():
         run = Run.open(path)
@@ -77,6 +81,16 @@ def open_subject(source: str, *, checkpoint: str = "best", out: Path | None = No
             folder=out or path,
             run=run,
             checkpoint=checkpoint,
+        )
+    if "@" in source and not path.exists():
+        card = find_pretrained(source)
+        return Subject(
+            name=card.name,
+            model=load_model(source),
+            source=source,
+            data=card.data,
+            epsilon=float(card.recipe["epsilon"]),
+            folder=out or Path("evaluations") / card.name,
         )
     if checkpoint != "best":
         raise ValueError(f"--checkpoint is for runs; {source} is none")

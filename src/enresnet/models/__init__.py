@@ -9,6 +9,7 @@ from enresnet.models.noise import (
     using_noise,
     without_noise,
 )
+from enresnet.models.pretrained import ModelCard, find_pretrained, list_pretrained
 from enresnet.models.resnet import ResNet, resnet, wide_resnet
 from enresnet.models.storage import load_model, save_model
 from enresnet.models.zoo import (
@@ -21,12 +22,15 @@ from enresnet.models.zoo import (
 
 __all__ = [
     "Ensemble",
+    "ModelCard",
     "NoiseInjection",
     "ResNet",
     "canonical_name",
     "create_model",
+    "find_pretrained",
     "inject_noise",
     "list_models",
+    "list_pretrained",
     "load_model",
     "paper_name",
     "resnet",

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from enresnet.files import replacing
 from enresnet.models.ensemble import Ensemble
 from enresnet.models.noise import seed_noise
+from enresnet.models.pretrained import find_pretrained
 from enresnet.models.resnet import ResNet
 
 FORMAT = "enresnet-model-1"
@@ -41,9 +42,12 @@ def load_model(
 ) -> ResNet | Ensemble:
     """Build the model that ``path`` describes, on the CPU in evaluation mode, with its weights.
 
-    Weights stored below float32 are widened to it. ``generator`` seeds the noise.
+    ``path`` is a file of :func:`save_model`, or the name of weights that come with the package,
+    such as ``en2_resnet20@cifar10-long`` (``enresnet models`` lists them). Weights stored below float32 are widened to it. ``generator`` seeds the noise.
     """
     target = Path(path)
+    if "@" in str(path) and not target.exists():
+        target = find_pretrained(str(path)).path
     if not target.is_file():
         raise FileNotFoundError(f"no model at {target}")
     try:

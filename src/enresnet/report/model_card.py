@@ -1,0 +1,68 @@
+"""The card of shipped weights, as a page of Markdown."""
+
+from __future__ import annotations
+
+from enresnet.models.pretrained import ModelCard
+from enresnet.report.tables import as_markdown, with_interval
+
+LIMITS = """\
+- It is a small network for research and teaching: it errs on many clean images, and an attacker
+  who may change every pixel by the radius below fools it on most.
+- The accuracies hold for these weights, these test images and these attacks. Other weights of the
+  same recipe differ by about a point; stronger attacks may find less.
+- Nothing is known of it beyond the radius it was trained with, under other kinds of change
+  (rotations, patches, blur, weather) or on images from elsewhere.
+- It names one of its classes for every image, whatever the image shows.
+
+Not for decisions about people, for safety, or for any place where a wrong answer does harm."""
+
+
+def model_card(card: ModelCard) -> str:
+    """Return the page."""
+    rows = [
+        {
+            "images": value.images,
+            "number": str(value.number),
+            "accuracy, %": with_interval(value.accuracy, value.interval),
+            "draws": str(value.draws),
+            "attack": f"`{value.attack}`" if value.attack else "",
+        }
+        for value in card.measured
+    ]
+    channels, height, width = card.image_shape
+    settings = ", ".join(f"{name} {value}" for name, value in card.recipe.items())
+    return f"""\
+# {card.name}
+
+```python
+model = enresnet.load_model("{card.name}")  # images in [0, 1], N x {channels} x {height} x {width}
+```
+
+{card.parameters / 1e6:.2f} M parameters, {len(card.classes)} classes
+({", ".join(card.classes[:10])}{", ..." if len(card.classes) > 10 else ""}).
+
+## What was measured
+
+{as_markdown(rows)}
+95 % intervals over images and draws; `accuracy` is that of a single prediction. A noisy network is
+asked `draws` times about every image. `enresnet evaluate {card.name}` measures it again.
+
+## How it was trained
+
+```
+{card.command}
+```
+
+On the training images of {card.data} (a tenth held out for validation), seed {card.seed}, commit
+`{card.commit or "not known"}`; kept was {card.kept}. {card.passes:g} forward and backward passes
+over the data, {card.hours:.1f} hours on {card.processor}. Weights are stored in half precision, and
+the accuracies are those of the stored weights.
+
+The recipe in full: {settings}.
+
+## What it is not for
+
+{LIMITS}
+
+SHA-256 of the file: `{card.sha256}`
+"""
