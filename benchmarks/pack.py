@@ -14,6 +14,7 @@ import hashlib
 import json
 import shlex
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,9 @@ from enresnet.models import ModelCard
 from enresnet.models.pretrained import FOLDER, Measured
 from enresnet.report.model_card import model_card
 from enresnet.training import Recipe, Run, load_recipe
+
+sys.path.insert(0, str(Path(__file__).parent))
+
 from study import total_passes
 
 

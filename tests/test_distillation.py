@@ -58,17 +58,20 @@ class TestAnswers:
     def test_they_are_those_of_the_image_and_its_mirror_image(self, digits, tmp_path):
         model = create_model("resnet8", in_channels=1, generator=seeded()).eval()
         save_model(model, tmp_path / "t.safetensors")
-        found = teacher_answers(
-            str(tmp_path / "t.safetensors"), digits.train, engine=Engine(), seed=0
-        )
+        source, options = str(tmp_path / "t.safetensors"), {"engine": Engine(), "seed": 0}
+        found = teacher_answers(source, digits.train, mirror=True, **options)
+        alone = teacher_answers(source, digits.train, mirror=False, **options)
         images, _ = digits.train.batch(slice(None))
         with torch.no_grad():
             both = model(images).softmax(1), model(images.flip(3)).softmax(1)
         torch.testing.assert_close(found.exp(), (both[0] + both[1]) / 2)
+        torch.testing.assert_close(alone.exp(), both[0])
 
     def test_noise_is_on_and_fixed_by_the_seed(self, digits, teacher):
         one, again, other = (
-            teacher_answers(str(teacher.folder), digits.train, engine=Engine(), seed=seed)
+            teacher_answers(
+                str(teacher.folder), digits.train, mirror=False, engine=Engine(), seed=seed
+            )
             for seed in (0, 0, 1)
         )
         assert torch.equal(one, again)
@@ -78,7 +81,13 @@ class TestAnswers:
         model = create_model("resnet8", in_channels=1, num_classes=7)
         save_model(model, tmp_path / "t.safetensors")
         with pytest.raises(ValueError, match="10 classes apart: .* tells 7"):
-            teacher_answers(str(tmp_path / "t.safetensors"), digits.train, engine=Engine(), seed=0)
+            teacher_answers(
+                str(tmp_path / "t.safetensors"),
+                digits.train,
+                mirror=False,
+                engine=Engine(),
+                seed=0,
+            )
 
 
 def recipe(teacher, **changes):

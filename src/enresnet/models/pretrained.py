@@ -78,9 +78,7 @@ class ModelCard:
 
 def list_pretrained() -> list[ModelCard]:
     """Return the cards of all weights that come with the package, sorted by name."""
-    cards = [
-        ModelCard.from_json(json.loads(path.read_text())) for path in FOLDER.glob("*/*.json")
-    ]
+    cards = [ModelCard.from_json(json.loads(path.read_text())) for path in FOLDER.glob("*/*.json")]
     return sorted(cards, key=lambda card: (card.name.partition("@")[2], card.parameters, card.name))
 
 

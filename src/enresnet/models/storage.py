@@ -43,7 +43,8 @@ def load_model(
     """Build the model that ``path`` describes, on the CPU in evaluation mode, with its weights.
 
     ``path`` is a file of :func:`save_model`, or the name of weights that come with the package,
-    such as ``en2_resnet20@cifar10-long`` (``enresnet models`` lists them). Weights stored below float32 are widened to it. ``generator`` seeds the noise.
+    such as ``en2_resnet20@cifar10-long`` (``enresnet models`` lists them). Weights stored below
+    float32 are widened to it. ``generator`` seeds the noise.
     """
     target = Path(path)
     if "@" in str(path) and not target.exists():

@@ -25,11 +25,13 @@ def load_teacher(source: str) -> ResNet | Ensemble:
 
 
 @torch.no_grad()
-def teacher_answers(source: str, images: Images, *, engine: Engine, seed: int) -> Tensor:
+def teacher_answers(
+    source: str, images: Images, *, mirror: bool, engine: Engine, seed: int
+) -> Tensor:
     """Return the teacher's log-probabilities for each image: images x classes.
 
-    Probabilities are averaged over the image and its mirror image, each with noise of its own.
-    Every process computes all of them, from the same seed.
+    With ``mirror``, probabilities are averaged over the image and its mirror image, each with noise
+    of its own: the student sees both. Every process computes all of them, from the same seed.
     """
     teacher = load_teacher(source).to(engine.device).eval()
     seed_noise(teacher, named_generator(seed, "teacher noise"))
@@ -38,8 +40,8 @@ def teacher_answers(source: str, images: Images, *, engine: Engine, seed: int) -
         batch, _ = images.batch(slice(start, start + BATCH))
         batch = batch.to(engine.device)
         with engine.autocast():
-            both = [teacher(batch), teacher(batch.flip(3))]
-        mean = sum(logits.float().softmax(dim=1) for logits in both) / 2
+            logits = [teacher(x) for x in ([batch, batch.flip(3)] if mirror else [batch])]
+        mean = sum(one.float().softmax(dim=1) for one in logits) / len(logits)
         assert isinstance(mean, Tensor)
         found.append(mean.clamp_min(torch.finfo(torch.float32).tiny).log().cpu())
     answers = torch.cat(found)

@@ -84,7 +84,11 @@ class Trainer:
         if self.objective.needs_teacher:
             assert recipe.teacher is not None
             self._answers = teacher_answers(
-                recipe.teacher, data.train, engine=self.engine, seed=seed
+                recipe.teacher,
+                data.train,
+                mirror=recipe.augment and data.augmentation.flip,
+                engine=self.engine,
+                seed=seed,
             )
         self._augmentation = data.augmentation
         if recipe.shift is not None:
