@@ -106,16 +106,21 @@ def clock(seconds: float) -> str:
 def _open_bar(
     stack: ExitStack, title: str, total: int | None, times: bool, *, transient: bool
 ) -> Callable[[int, str], None]:
-    from rich import console, progress  # only now: most calls never show a bar
+    # Only now: most calls never show a bar.
+    from rich import console, progress
+    from rich.table import Column
 
+    # The word beside the bar gives way on a narrow terminal; bar and percentage never do.
+    word = Column(ratio=1, no_wrap=True, overflow="ellipsis")
     bar = progress.Progress(
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(bar_width=20),
         progress.TaskProgressColumn(),
-        progress.TextColumn("{task.fields[text]}"),
+        progress.TextColumn("{task.fields[text]}", markup=False, table_column=word),
         *([progress.TimeElapsedColumn(), progress.TimeRemainingColumn()] if times else []),
         console=console.Console(stderr=True),
         transient=transient,
+        expand=True,
     )
     task = stack.enter_context(bar).add_task(title, total=total, text="")
 

@@ -102,9 +102,7 @@ class AutoAttack(Attack):
 def check_installed() -> None:
     """Raise where the package is not there."""
     if importlib.util.find_spec("pyautoattack") is None:
-        raise ValueError(
-            "autoattack needs the package pyautoattack: pip install 'enresnet[autoattack]'"
-        )
+        raise ValueError("autoattack needs the package pyautoattack: pip install pyautoattack")
 
 
 class _Module(nn.Module):

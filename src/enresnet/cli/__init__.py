@@ -17,6 +17,7 @@ from contextlib import contextmanager
 import enresnet
 from enresnet import checks
 from enresnet.processes import first_process
+from enresnet.text import for_terminal
 
 COMMANDS = {
     "quickstart": "The whole idea in about a minute, on real digits; writes a page.",
@@ -32,7 +33,7 @@ COMMANDS = {
     "pde": "Run the theory: Figure 4, Feynman-Kac, levels, theorems, a classifier.",
     "integrate": "Join separately trained networks into one model.",
     "benchmark": "Measure speed side by side with others.",
-    "models": "List the networks of the paper, with their sizes.",
+    "models": "List the trained networks in the package, and those of the paper.",
     "attacks": "List the attacks, with their default settings.",
 }
 
@@ -43,7 +44,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(_help())
         return 0
-    if words[0] == "--version":
+    if words[0] == "help":  # enresnet help COMMAND
+        if len(words) == 1:
+            print(_help())
+            return 0
+        words = [words[1], "--help"]
+    if words[0] in ("-V", "--version"):
         print(f"enresnet {enresnet.__version__}")
         return 0
     name = words[0]
@@ -55,7 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         import tyro
 
+        from enresnet.cli.options import readable
+
         command = importlib.import_module(f"enresnet.cli.{name}").command
+        readable(command)
         with _plain_warnings():
             code = tyro.cli(
                 command,
@@ -91,7 +100,7 @@ def _help() -> str:
         "commands:",
         *(f"  {name:<12}{summary}" for name, summary in COMMANDS.items()),
         "",
-        "enresnet COMMAND --help shows a command's options; enresnet --version the version.",
+        "enresnet help COMMAND shows a command's options; enresnet -V the version.",
     ]
     return "\n".join(lines)
 
@@ -109,7 +118,7 @@ def _plain_warnings() -> Iterator[None]:
         line: str | None = None,
     ) -> str:
         if category is UserWarning:
-            return f"enresnet: {message}\n"
+            return f"enresnet: {for_terminal(str(message))}\n"
         return before(message, category, filename, lineno, line)
 
     warnings.formatwarning = plainly
@@ -126,5 +135,5 @@ def _refuse(message: str, *, once: bool = False) -> int:
     """
     if once and not first_process():
         return 0
-    print(f"enresnet: {message}", file=sys.stderr)
+    print(f"enresnet: {for_terminal(message)}", file=sys.stderr)
     return 2

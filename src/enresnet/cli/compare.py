@@ -8,7 +8,7 @@ from pathlib import Path
 import tyro
 
 from enresnet import checks
-from enresnet.cli.output import check_outputs, print_table, write_json, write_text
+from enresnet.cli.output import check_outputs, print_table, say, write_json, write_text
 from enresnet.evaluation.comparison import compare_record_groups, compare_records
 from enresnet.evaluation.groups import GroupComparison
 from enresnet.evaluation.record import Record
@@ -92,7 +92,7 @@ def command(
     write_text(markdown, as_markdown(rows, caption=" ".join([f"{title}. {caption}", *told])))
     print_table(rows, title=title, caption=caption)
     for line in (*told, *reasons):
-        print(line)
+        say(line)
 
 
 def _sides(runs: Sequence[Path], against: Sequence[Path]) -> tuple[list[Path], list[Path]]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import tyro
 
+from enresnet.cli.output import say
 from enresnet.training import integrate
 
 
@@ -23,4 +24,4 @@ def command(
         weights: One number a run; they weigh equally by default.
     """
     run = integrate(runs, out, weights=weights)
-    print(f"{run.config.model} in {run.folder}; next: enresnet evaluate {run.folder}")
+    say(f"{run.config.model} in {run.folder}; next: enresnet evaluate {run.folder}")

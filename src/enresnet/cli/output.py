@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 from matplotlib.figure import Figure
+from rich.cells import cell_len
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from enresnet.files import replacing, writable
+from enresnet.text import for_terminal
 from enresnet.training.recipe import ratio
 
 Row = dict[str, Any]
@@ -44,17 +47,58 @@ def check_outputs(*files: Path | None, picture: Path | None = None) -> None:
 
 
 def print_table(rows: list[Row], *, title: str | None = None, caption: str = "") -> None:
-    """Print rows with the same keys."""
-    table = Table(title=title, caption=escape(caption), caption_justify="left")
-    for name in rows[0]:
-        table.add_column(name, overflow="fold")  # a narrow terminal cuts nothing off
-    for row in rows:
-        table.add_row(*(escape(str(value)) for value in row.values()))
+    """Print rows with the same keys: as a table, or where no word fits as one block a row."""
     console = Console()
-    anywhere = console.options.update(max_width=1000)
-    if console.measure(table, options=anywhere).minimum > console.width:
-        table.padding = (0, 0)  # rather than breaking numbers in two
+    names = [for_terminal(name) for name in rows[0]]
+    lines = [[for_terminal(str(value)) for value in row.values()] for row in rows]
+    for padding in (1, 0):  # rather a narrow table than a broken word
+        widths = _widths([names, *lines], console.width - 1 - (2 * padding + 1) * len(names))
+        if widths is not None:
+            break
+    else:
+        _print_blocks(console, names, lines, title, caption)
+        return
+    table = Table(
+        title=None if title is None else Text(for_terminal(title)),
+        caption=Text(for_terminal(caption)),
+        caption_justify="left",
+        padding=(0, padding),
+    )
+    for name, width in zip(names, widths, strict=True):
+        table.add_column(Text(name), width=width)
+    for line in lines:
+        table.add_row(*map(Text, line))
     console.print(table)
+
+
+def _widths(lines: list[list[str]], room: int) -> list[int] | None:
+    """Return the columns' widths in which no word is broken, or None if there are none."""
+    columns = list(zip(*lines, strict=True))
+    least = [max(cell_len(word) for cell in c for word in cell.split() or [""]) for c in columns]
+    widths = [max(cell_len(line) for cell in c for line in cell.split("\n")) for c in columns]
+    if sum(least) > room:
+        return None
+    while sum(widths) > room:  # the widest that can give way does
+        widest = max(range(len(widths)), key=lambda n: (widths[n] > least[n], widths[n]))
+        widths[widest] -= 1
+    return widths
+
+
+def _print_blocks(
+    console: Console, names: list[str], lines: list[list[str]], title: str | None, caption: str
+) -> None:
+    """Print every row as lines of name and value, which a narrow terminal wraps by itself."""
+    blocks = [
+        "\n".join(f"{name}: {value}" for name, value in zip(names, line, strict=True))
+        for line in lines
+    ]
+    around = [for_terminal(title or ""), *blocks, for_terminal(caption)]
+    console.print(Text("\n\n".join(filter(None, around))), soft_wrap=True)
+
+
+def say(text: str, *, error: bool = False) -> None:
+    """Print a line of words, some of which may come from outside."""
+    print(for_terminal(text), file=sys.stderr if error else sys.stdout)
 
 
 def write_json(path: Path | None, values: Any) -> None:

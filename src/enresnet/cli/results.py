@@ -6,6 +6,7 @@ from pathlib import Path
 
 import tyro
 
+from enresnet.attacks.base import brief
 from enresnet.cli.output import check_outputs, print_table, write_json, write_text
 from enresnet.evaluation.record import Record
 from enresnet.report.tables import as_latex, as_markdown, evaluation_rows
@@ -14,7 +15,7 @@ from enresnet.report.tables import as_latex, as_markdown, evaluation_rows
 def command(
     folders: tyro.conf.Positional[tuple[Path, ...]],
     *,
-    section: str = "best",
+    section: str | None = None,
     json: Path | None = None,
     markdown: Path | None = None,
     latex: Path | None = None,
@@ -23,7 +24,7 @@ def command(
 
     Args:
         folders: Folders of runs, or of other evaluations.
-        section: Of their evaluation.json: best, last, or another that is there.
+        section: Of their evaluation.json, such as best or last; by default every one.
         json: Also write the results to this file.
         markdown: Also write the tables to this file.
         latex: Also write the tables to this file.
@@ -31,13 +32,28 @@ def command(
     check_outputs(json, markdown, latex)
     if not folders:
         raise ValueError("name the folder of a run, or several")
-    found = {str(folder): Record(folder).section(section) for folder in folders}
+    found = {}
+    for folder in folders:
+        record = Record(folder)
+        names = record.names() if section is None else [section]
+        found[str(folder)] = {name: record.section(name) for name in names}
     tables = {}
-    for name, kept in found.items():
-        title = f"{name}: {kept.about['model']} on {kept.about['data_name']}"
-        tables[title] = evaluation_rows(kept.evaluation)
+    for folder_name, sections in found.items():
+        for name, kept in sections.items():
+            model, data = kept.about["model"], kept.about["data_name"]
+            radius = f"epsilon = {brief(kept.about['epsilon'])}"
+            title = f"{folder_name} ({name}): {model} on {data}, {radius}"
+            tables[title] = evaluation_rows(kept.evaluation)
     caption = "In %, with 95 % intervals."
-    write_json(json, {name: kept.evaluation.to_json() for name, kept in found.items()})
+    write_json(
+        json,
+        {
+            folder_name: {
+                name: {**kept.about, **kept.evaluation.to_json()} for name, kept in sections.items()
+            }
+            for folder_name, sections in found.items()
+        },
+    )
     for path, written in ((markdown, as_markdown), (latex, as_latex)):
         texts = [written(rows, caption=f"{title}. {caption}") for title, rows in tables.items()]
         write_text(path, "\n".join(texts))

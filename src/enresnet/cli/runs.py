@@ -7,7 +7,7 @@ from typing import Any
 
 import tyro
 
-from enresnet.cli.output import check_outputs, print_table, write_json
+from enresnet.cli.output import check_outputs, print_table, say, write_json
 from enresnet.training import Run
 from enresnet.training.checkpoint import checkpoints, facts_of
 
@@ -25,12 +25,12 @@ def command(folder: tyro.conf.Positional[Path] = Path("runs"), *, json: Path | N
     found = [describe(path.parent) for path in sorted(folder.rglob("config.yaml"))]
     write_json(json, found)
     if not found:
-        print(f"no runs in {folder}")
+        say(f"no runs in {folder}")
         return
     print_table([_row(run) for run in found])
     stopped = [run["resume"] for run in found if run["state"] == "stopped"]
     if stopped:
-        print("to go on with a stopped one:", stopped[0])
+        say(f"to go on with a stopped one: {stopped[0]}")
 
 
 def describe(folder: Path) -> dict[str, Any]:

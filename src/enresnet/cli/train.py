@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-from rich.console import Console
 
-from enresnet.cli.output import Ratio, check_outputs, write_json
+from enresnet.cli.output import Ratio, check_outputs, say, write_json
 from enresnet.cli.watching import Terminal
 from enresnet.models import canonical_name
 from enresnet.processes import first_process
@@ -149,9 +148,7 @@ def train_and_tell(config: RunConfig, out: Path, hardware: Hardware, json: Path 
     kept = run.kept_epoch()
     assert kept is not None  # it is finished
     already = "" if terminal.epochs else "finished already; "
-    Console().print(
+    say(
         f"{already}kept as the best: epoch {kept['epoch']:.0f} ({kept['kept']}). "
-        f"In {run.folder}; next: enresnet evaluate {run.folder}",
-        highlight=False,
-        soft_wrap=True,
+        f"In {run.folder}; next: enresnet evaluate {run.folder}"
     )

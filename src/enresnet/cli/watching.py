@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from rich.console import Console
 
 from enresnet.progress import clock, progress_bar
+from enresnet.text import for_terminal
 from enresnet.training import Epoch, Run, Step, Trainer, Watcher
 
 PATIENCE = 30.0  # seconds between two plain lines
@@ -79,7 +80,7 @@ class Terminal(Watcher):
         return ", ".join(parts)
 
     def _say(self, text: str) -> None:
-        self._console.print(text, highlight=False, soft_wrap=True, markup=False)
+        self._console.print(for_terminal(text), highlight=False, soft_wrap=True, markup=False)
 
 
 def _line(epoch: Epoch, epochs: int) -> str:

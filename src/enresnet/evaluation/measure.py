@@ -23,7 +23,7 @@ from enresnet.attacks.batch import ASKED
 from enresnet.attacks.gate import check_model_and_images
 from enresnet.attacks.gradient import Model
 from enresnet.attacks.precision import is_deterministic, our_network
-from enresnet.data import Images, from_dataset
+from enresnet.data import DataSet, Images, from_dataset
 from enresnet.evaluation.accuracy import Accuracy, Evaluation, summarise
 from enresnet.evaluation.journal import Journal
 from enresnet.evaluation.scoring import Scored, answers_alike, drawn_logits
@@ -245,6 +245,11 @@ def as_images(dataset: Any) -> Images:
             raise ValueError("dataset must hold at least one image, found none")
         classes = tuple(str(number) for number in range(int(labels.max()) + 1))
         return Images(images, labels.long(), classes)
+    if isinstance(dataset, DataSet):
+        raise TypeError(
+            "dataset must be images to test on; found a DataSet of training, validation and test "
+            "images: hand over its .test"
+        )
     return from_dataset(dataset)
 
 

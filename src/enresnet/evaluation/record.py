@@ -60,6 +60,13 @@ class Record:
             raise ValueError(f"{self.path} must hold sections, found a {type(stored).__name__}")
         return stored
 
+    def names(self) -> list[str]:
+        """Return the names of the sections, of which there is at least one."""
+        names = list(self.sections())
+        if not names:
+            raise FileNotFoundError(f"{self.folder} has no evaluation: run enresnet evaluate first")
+        return names
+
     def section(self, name: str) -> Section:
         """Return one section."""
         sections = self.sections()

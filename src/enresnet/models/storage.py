@@ -49,6 +49,12 @@ def load_model(
     target = Path(path)
     if "@" in str(path) and not target.exists():
         target = find_pretrained(str(path)).path
+    if target.is_dir():
+        inside = target / "best.safetensors"
+        raise IsADirectoryError(
+            f"{target} is a folder, not a file of weights"
+            + (f": a run's network is in {inside}" if inside.is_file() else "")
+        )
     if not target.is_file():
         raise FileNotFoundError(f"no model at {target}")
     try:
@@ -86,8 +92,9 @@ def describe(model: nn.Module) -> dict[str, Any]:
     if isinstance(model, Ensemble):
         return {"ensemble": model.config, "members": [describe(member) for member in model.members]}
     raise TypeError(
-        f"model must be a ResNet or an Ensemble of them to be stored with its description, found "
-        f"{type(model).__name__}; store model.state_dict() with safetensors instead"
+        "model must be one of enresnet.create_model's to be stored with its description, found "
+        f"{type(model).__module__}.{type(model).__name__}; store its state_dict() with safetensors "
+        "instead"
     )
 
 

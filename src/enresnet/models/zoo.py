@@ -197,7 +197,7 @@ def _parse_part(term: str, name: str) -> Part:
         _, block = resnet_blocks(depth, "bottleneck" if match["bottleneck"] else None)
         return Part(members, depth, None, bottleneck=block == "bottleneck")
     except ValueError as error:
-        raise ValueError(f"{where}: {error}{checks.did_you_mean(term, _NEAR_NAMES)}") from None
+        raise ValueError(f"{where}: {error}") from None  # it names the nearest that there are
 
 
 def _network(part: Part, noise: float, options: dict[str, Any]) -> ResNet:

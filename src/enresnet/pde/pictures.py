@@ -73,9 +73,9 @@ def figure4_panels(result: Figure4) -> Figure:
     right.set_ylabel("share of random points nearer", fontsize=9)
     _caption(
         figure,
-        "Ten level lines a panel, one colour scale. Without diffusion the bumps keep their height "
-        "but their level lines are jagged and come close to most points;\ndiffusion empties the "
-        "fine waves and moves the level set away. All panels stay in the range of f.",
+        "Ten level lines a panel, one colour scale. Below, left: the power of each solution in "
+        "waves of a given length; right: the share of points that\nare nearer than a given "
+        "distance to the level set through the median.",
     )
     return figure
 
@@ -129,8 +129,8 @@ def particle_errors(study: ParticleStudy) -> Figure:
     right.legend(frameon=False, fontsize=8.5)
     _caption(
         figure,
-        "Particles against the spectral solution. More layers take away the bias, more paths the "
-        "noise; quasi-random paths converge faster here.",
+        "Particles against the spectral solution: the bias falls with the step, the noise with the "
+        "number of paths. Dashed lines have the slope that theory gives.",
     )
     return figure
 
@@ -170,9 +170,9 @@ def multilevel_costs(study: MultilevelStudy, depths: Sequence[DepthLevel]) -> Fi
     third.legend(frameon=False, fontsize=8.5)
     _caption(
         figure,
-        "Levels pay where both paths of a difference stay together: those of networks with tied "
-        "weights do. Networks trained\nseparately are different functions; bars are from the "
-        "lowest to the highest of several trainings.",
+        "Levels pay where the variance of a difference falls with the level. Right: the variance "
+        "of the difference of two networks over that\nof one; bars are from the lowest to the "
+        "highest of several trainings.",
     )
     return figure
 
@@ -210,8 +210,8 @@ def theorem_checks(
     constants = [row.constant for row in smooth]
     _caption(
         figure,
-        "Left: no point above the line. Middle: the printed bound falls below what is measured. "
-        "Right: slope 1 for every $\\sigma$, with a constant between "
+        "Left: a point above the line would break the bound. Middle: the printed bound and what is "
+        "measured. Right: the constant lies between "
         f"{min(constants):.2f} and {max(constants):.2f}.",
     )
     return figure
@@ -245,8 +245,9 @@ def classifier_surfaces(study: ClassifierStudy) -> Figure:
     _caption(
         figure,
         f"Two {study.data}, {study.layers} layers, attacks of {study.epsilon:g} a coordinate. "
-        "Points are the training data, white those of class 0.\nNoise widens the white band "
-        "between the classes; the network and its equation show one surface.",
+        "Points are the training data, white those of class 0.\nAbove the network, below the "
+        "spectral solution of its equation; between the classes the answer is unsure where it is "
+        "white.",
     )
     return figure
 

@@ -14,6 +14,7 @@ from enresnet.attacks.base import brief
 from enresnet.drawing import COLOURS, blank, plain
 from enresnet.evaluation import Evaluation
 from enresnet.evaluation.masking import Diagnosis, Point
+from enresnet.text import for_picture
 from enresnet.training import Epoch
 
 RIGHT, WRONG = "#1a7f37", "#b42318"
@@ -86,14 +87,15 @@ def image_grid(
             if down == 0:
                 axes.set_title(title, fontsize=9)
             if across == 0:
-                axes.set_ylabel(f"a {labels[down]}", fontsize=10, rotation=0, labelpad=14)
+                label = for_picture(f"a {labels[down]}")
+                axes.set_ylabel(label, fontsize=10, rotation=0, labelpad=14)
             if answers is not None:
                 for line, (network, said) in enumerate(answers.items()):
                     word = classes[int(said[down])]
                     axes.text(
                         0.5,
                         -0.05 - 0.15 * line,
-                        f"{network}: {word}",
+                        for_picture(f"{network}: {word}"),
                         transform=axes.transAxes,
                         ha="center",
                         va="top",
@@ -141,7 +143,8 @@ def convergence_figure(result: Evaluation, title: str) -> Figure:
         plain(axes)
     left.set_ylabel("accuracy, %")
     right.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
-    figure.suptitle(f"{title}: bands are the 95 % intervals with all draws", fontsize=10)
+    heading = f"{for_picture(title)}: bands are the 95 % intervals with all draws"
+    figure.suptitle(heading, fontsize=10)
     return figure
 
 
@@ -152,7 +155,7 @@ def transfer_heat_map(
     title: str,
 ) -> Figure:
     """Draw the accuracy of each target (columns) on the images made against each oracle (rows)."""
-    rows, columns = ([_folded(name) for name in names] for names in (oracles, targets))
+    rows, columns = ([for_picture(_folded(name)) for name in names] for names in (oracles, targets))
     longest = max(len(line) for name in (*rows, *columns) for line in name.splitlines())
     figure = blank(
         2.0 + 0.05 * longest + 1.1 * len(targets), 1.5 + 0.04 * longest + 0.7 * len(oracles)
@@ -176,7 +179,7 @@ def transfer_heat_map(
     axes.set_yticks(range(len(oracles)), rows)
     axes.set_xlabel("classified by")
     axes.set_ylabel("made against")
-    axes.set_title(textwrap.fill(title, 64), fontsize=10)
+    axes.set_title(for_picture(textwrap.fill(title, 64)), fontsize=10)
     figure.colorbar(image, ax=axes, label="accuracy, %")
     return figure
 
@@ -205,5 +208,5 @@ def diagnosis_figure(result: Diagnosis, title: str) -> Figure:
         plain(axes)
     left.axvline(result.epsilon, color="#888", lw=0.8, ls=":")
     left.set_ylabel("accuracy, %")
-    figure.suptitle(f"{title}: with 95 % intervals", fontsize=10)
+    figure.suptitle(f"{for_picture(title)}: with 95 % intervals", fontsize=10)
     return figure

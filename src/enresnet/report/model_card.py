@@ -25,7 +25,7 @@ def model_card(card: ModelCard) -> str:
             "number": str(value.number),
             "accuracy, %": with_interval(value.accuracy, value.interval),
             "draws": str(value.draws),
-            "attack": f"`{value.attack}`" if value.attack else "",
+            "attack": value.attack or "",
         }
         for value in card.measured
     ]

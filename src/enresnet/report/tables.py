@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from enresnet.evaluation import Accuracy, Evaluation
+from enresnet.text import for_latex, for_markdown
 
 Row = dict[str, str]
 
@@ -83,12 +84,12 @@ def _percent(value: float) -> str:
 def as_markdown(rows: Sequence[Row], *, caption: str = "") -> str:
     """Return the rows as a Markdown table."""
     names = list(rows[0])
-    lines = [_line(names), _line(["---"] * len(names))]
-    lines += [_line([row[name].replace("|", "\\|") for name in names]) for row in rows]
-    return "\n".join(lines) + "\n" + (f"\n{caption}\n" if caption else "")
+    lines = [_line(map(for_markdown, names)), _line(["---"] * len(names))]
+    lines += [_line(for_markdown(row[name]) for name in names) for row in rows]
+    return "\n".join(lines) + "\n" + (f"\n{for_markdown(caption)}\n" if caption else "")
 
 
-def _line(words: Sequence[str]) -> str:
+def _line(words: Iterable[str]) -> str:
     return f"| {' | '.join(words)} |"
 
 
@@ -100,17 +101,12 @@ def as_latex(rows: Sequence[Row], *, caption: str = "") -> str:
         r"\centering",
         r"\begin{tabular}{l" + "r" * (len(names) - 1) + "}",
         r"\toprule",
-        " & ".join(map(_escaped, names)) + r" \\",
+        " & ".join(map(for_latex, names)) + r" \\",
         r"\midrule",
-        *(" & ".join(_escaped(row[name]) for name in names) + r" \\" for row in rows),
+        *(" & ".join(for_latex(row[name]) for name in names) + r" \\" for row in rows),
         r"\bottomrule",
         r"\end{tabular}",
-        *([rf"\caption{{{_escaped(caption)}}}"] if caption else []),
+        *([rf"\caption{{{for_latex(caption)}}}"] if caption else []),
         r"\end{table}",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _escaped(text: str) -> str:
-    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    return "".join(special.get(c, "\\" + c if c in "&%$#_{}" else c) for c in text)

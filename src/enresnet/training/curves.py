@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from enresnet.drawing import COLOURS, blank, plain
+from enresnet.text import for_picture
 from enresnet.training.standing import Epoch
 
 if TYPE_CHECKING:
@@ -53,5 +54,5 @@ def draw_curves(model: str, epochs: Sequence[Epoch]) -> Figure:
     for axes in (left, right):
         axes.set_xlabel("epoch")
         axes.xaxis.get_major_locator().set_params(integer=True)
-    figure.suptitle(model, fontsize=11)
+    figure.suptitle(for_picture(model), fontsize=11)
     return figure

@@ -1,0 +1,49 @@
+"""How options read in --help: an option that may be left out shows what it takes, not None."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+import tyro
+
+_WORDS = {Path: "PATH", int: "INT", float: "NUMBER", str: "TEXT"}
+
+
+def readable(command: Callable[..., Any]) -> None:
+    """Give every option of a command that may be None a plain name for its value."""
+    command.__annotations__ = _readable_hints(command, set())
+
+
+def _readable_hints(owner: Any, seen: set[type]) -> dict[str, Any]:
+    hints = get_type_hints(owner, include_extras=True)
+    for hint in hints.values():
+        for part in _dataclasses_in(hint):
+            if part not in seen:
+                seen.add(part)
+                part.__annotations__ = _readable_hints(part, seen)
+    return {name: _readable(hint) for name, hint in hints.items()}
+
+
+def _dataclasses_in(hint: Any) -> list[type]:
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return [hint]
+    return [found for part in get_args(hint) for found in _dataclasses_in(part)]
+
+
+def _readable(hint: Any) -> Any:
+    if get_origin(hint) not in (types.UnionType, Union) or type(None) not in get_args(hint):
+        return hint
+    (kind,) = (part for part in get_args(hint) if part is not type(None))
+    return Annotated[hint, tyro.conf.arg(metavar=_word(kind), help_behavior_hint="")]
+
+
+def _word(kind: Any) -> str:
+    if get_origin(kind) is tuple:
+        return f"{_word(get_args(kind)[0])} ..."
+    if get_origin(kind) is Annotated:
+        return _word(get_args(kind)[0])
+    return _WORDS[kind]
