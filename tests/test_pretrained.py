@@ -55,11 +55,6 @@ def test_the_digits_are_measured_again(tmp_path, monkeypatch, capsys):
     assert "en3_resnet8@digits on digits" in capsys.readouterr().out
 
 
-def test_the_plain_network_is_less_robust_than_the_ensemble():
-    plain, ensemble = (find_pretrained(f"{name}@digits") for name in ("resnet8", "en3_resnet8"))
-    assert plain.accuracy("ifgsm20").accuracy < ensemble.accuracy("ifgsm20").accuracy
-
-
 def test_they_are_listed(capsys, tmp_path):
     assert main(["models", "--json", str(tmp_path / "models.json")]) == 0
     shown = capsys.readouterr().out

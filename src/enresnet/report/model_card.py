@@ -6,10 +6,10 @@ from enresnet.models.pretrained import ModelCard
 from enresnet.report.tables import as_markdown, with_interval
 
 LIMITS = """\
-- It is a small network for research and teaching: it errs on many clean images, and an attacker
-  who may change every pixel by the radius below fools it on most.
-- The accuracies hold for these weights, these test images and these attacks. Other weights of the
-  same recipe differ by about a point; stronger attacks may find less.
+- It is a small network for research and teaching. The table above says how often it errs, and how
+  often an attacker who may change every pixel a little makes it err.
+- The accuracies hold for these weights, these test images and these attacks. Another training by
+  the same recipe gives other ones, and a stronger attack may leave less.
 - Nothing is known of it beyond the radius it was trained with, under other kinds of change
   (rotations, patches, blur, weather) or on images from elsewhere.
 - It names one of its classes for every image, whatever the image shows.
@@ -54,9 +54,9 @@ asked `draws` times about every image. `enresnet evaluate {card.name}` measures 
 ```
 
 On the training images of {card.data} (a tenth held out for validation), seed {card.seed}, commit
-`{card.commit or "not known"}`; kept was {card.kept}. {card.passes:g} forward and backward passes
-over the data, {card.hours:.1f} hours on {card.processor}. Weights are stored in half precision, and
-the accuracies are those of the stored weights.
+`{card.commit or "not known"}`. {card.passes:g} forward and backward passes over the data,
+{card.hours * 60:.0f} minutes on {card.processor}. Kept was {card.kept}. Weights
+are stored in half precision, and the accuracies are those of the stored weights.
 
 The recipe in full: {settings}.
 
