@@ -1,0 +1,66 @@
+"""A folder that nothing leaves: every write of this process is watched, and one outside ends it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+# What may be written besides the folder itself: Python's own byte code, and what was opened before.
+_SILENT = ("/proc/", "/dev/shm/", "/dev/tty")
+_ALLOWED: list[str] = []
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+
+class LeftTheSandboxError(BaseException):
+    """Something was about to be written elsewhere: no handler of ours may catch it."""
+
+
+def enter(folder: Path) -> None:
+    """Work in ``folder`` from now on, with every cache inside it; there is no way back."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder = folder.resolve()
+    inside = {
+        "HOME": folder / "home",
+        "XDG_CACHE_HOME": folder / "cache",
+        "ENRESNET_DATA": folder / "data",
+        "TMPDIR": folder / "tmp",
+        "MPLCONFIGDIR": folder / "matplotlib",
+    }
+    for name, path in inside.items():
+        path.mkdir(exist_ok=True)
+        os.environ[name] = str(path)
+    tempfile.tempdir = None
+    os.chdir(folder)
+    _ALLOWED.append(f"{folder}{os.sep}")
+    sys.addaudithook(_watch)
+
+
+def _watch(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open":
+        path, mode, flags = arguments
+        writes = bool(isinstance(flags, int) and flags & _WRITES) or (
+            isinstance(mode, str) and any(letter in mode for letter in "wax+")
+        )
+        if writes and not isinstance(path, int):
+            _check(path, event)
+    elif event in ("os.remove", "os.rmdir", "os.mkdir", "os.truncate", "os.chmod", "os.chown"):
+        _check(arguments[0], event)
+    elif event in ("os.rename", "os.link", "os.symlink"):
+        _check(arguments[1], event)
+        if event == "os.rename":
+            _check(arguments[0], event)
+    elif event == "shutil.rmtree":
+        _check(arguments[0], event)
+
+
+def _check(path: Any, event: str) -> None:
+    if not isinstance(path, str | bytes | os.PathLike) or not _ALLOWED:
+        return
+    text = os.path.realpath(os.fsdecode(path))
+    if text.endswith(".pyc") or "__pycache__" in text or text.startswith(_SILENT):
+        return
+    if not any(f"{text}{os.sep}".startswith(root) for root in _ALLOWED):
+        raise LeftTheSandboxError(f"{event} of {text}")
