@@ -49,3 +49,10 @@ def kill(process: subprocess.Popen[str], number: int = signal.SIGKILL) -> tuple[
 def newest(run: Path) -> Path | None:
     """Return the newest checkpoint of a run."""
     return max((run / "last").glob("step-*.safetensors"), default=None)
+
+
+def dead_process() -> int:
+    """Return the number of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid

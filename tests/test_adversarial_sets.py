@@ -101,6 +101,64 @@ def test_damage_is_named(clean, tmp_path):
         describe_adversarial_set(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("[]", "must tell what made the set"),
+        ("3", "must tell what made the set"),
+        ('"x"', "must tell what made the set"),
+        ("[" * 100_000, "is not JSON"),
+        ("{}", "must have the format"),
+        ({"classes": None}, "must list the names of the classes"),
+        ({"classes": [1, 2, 3]}, "must list the names of the classes"),
+        ({"classes": ["cat"]}, "names 1 classes"),
+        ({"count": "all"}, "must count its images"),
+        ({"count": 4}, "its set.json says 4"),
+        ({"count": 40}, "images 10 to 39 are missing"),
+    ],
+)
+def test_a_malformed_set_gets_a_sentence(text, word, clean, tmp_path):
+    images, original, labels = attacked(clean)
+    made = AdversarialSet(tmp_path / "s", classes=clean.classes, about={"attack": "one"})
+    made.write(0, images, labels, original)
+    path = tmp_path / "s" / "set.json"
+    if isinstance(text, dict):
+        text = json.dumps({**json.loads(path.read_text()), **text})
+    path.write_text(text)
+    with pytest.raises(ValueError, match=word):
+        load_adversarial_set(tmp_path / "s")
+    with pytest.raises((ValueError, FileExistsError), match="set.json"):
+        AdversarialSet(tmp_path / "s", classes=clean.classes, about={"attack": "one"})
+
+
+def test_malformed_parts_of_a_set_get_a_sentence(clean, tmp_path):
+    images, original, labels = attacked(clean)
+    made = AdversarialSet(tmp_path / "s", classes=clean.classes, about={})
+    made.write(0, images, labels, original)
+    path = tmp_path / "s" / "00000000.safetensors"
+    for tensors in (
+        {"labels": labels},
+        {"images": images},
+        {"images": images[:4], "labels": labels},
+        {"images": images, "labels": labels.float()},
+        {"images": images, "labels": labels[None]},
+        {"images": images, "labels": labels + 7},
+    ):
+        save_file(tensors, path)
+        with pytest.raises(ValueError, match="whole safetensors file|a label an image|classes"):
+            load_adversarial_set(tmp_path / "s")
+    path.rename(path.with_name("first.safetensors"))
+    with pytest.raises(ValueError, match="'first' is no number; remove it"):
+        load_adversarial_set(tmp_path / "s")
+    made = AdversarialSet(tmp_path / "p", classes=clean.classes, about={}, kind="png")
+    made.write(0, images, labels, original)
+    (tmp_path / "p" / "0000").rename(tmp_path / "p" / "cat")
+    with pytest.raises(ValueError, match="'cat' is no number; remove it"):
+        load_adversarial_set(tmp_path / "p")
+    # What made it is told after an evaluation, and may be missing.
+    assert describe_adversarial_set(tmp_path / "s")["attack"] == "an unknown attack"
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")

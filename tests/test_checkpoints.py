@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from enresnet.training import Run, RunConfig, train
 from enresnet.training.checkpoint import checkpoints, newest_checkpoint, write_checkpoint
-from processes import newest
+from processes import dead_process, newest
 from trainings import QUICK, StopAt, StopError, assert_same_weights
 
 
@@ -130,7 +130,7 @@ class TestRunFolder:
 
     def test_a_start_cut_short_does_not_block(self, tmp_path):
         (tmp_path / "run").mkdir()
-        leftover = tmp_path / "run" / ".config.yaml.123.0a1b2c3d.tmp"
+        leftover = tmp_path / "run" / f".config.yaml.{dead_process()}.0a1b2c3d.tmp"
         leftover.write_text("half")
         run = train(self.config, tmp_path / "run")
         assert run.finished

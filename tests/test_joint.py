@@ -245,7 +245,7 @@ class TestIntegrate:
             integrate([runs[0], tmp_path], tmp_path / "x")
         with pytest.raises(ValueError, match="weights must hold 2 numbers"):
             integrate(runs, tmp_path / "x", weights=[1])
-        with pytest.raises(FileExistsError, match="exists already"):
+        with pytest.raises(FileExistsError, match="is a run of another configuration"):
             integrate(runs, runs[0])
         config = runs[1] / "config.yaml"
         config.write_text(config.read_text().replace("data: digits", "data: cifar10"))

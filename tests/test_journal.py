@@ -157,6 +157,33 @@ def test_two_processes_cannot_have_the_same_journal(tmp_path):
         pass
 
 
+@pytest.mark.parametrize("loops", [True, False])
+def test_a_journal_does_not_mix_the_loops_in_c_and_torchs(tmp_path, monkeypatch, loops):
+    """They draw other noise from the same seed."""
+    from enresnet import native
+
+    monkeypatch.setattr(native, "library", lambda: object() if loops else None)
+    Journal(tmp_path / "j", {"a": 1}).start()
+    header = json.loads((tmp_path / "j" / "header.json").read_text())
+    assert header["native_loops"] is loops
+    monkeypatch.setattr(native, "library", lambda: None if loops else object())
+    remedy = "install a C compiler" if loops else "set ENRESNET_NATIVE=0"
+    with pytest.raises(FileExistsError, match=f"the loops in C.*other noise.*{remedy}"):
+        Journal(tmp_path / "j", {"a": 1}).start()
+    del header["native_loops"]  # as an earlier version wrote it
+    (tmp_path / "j" / "header.json").write_text(json.dumps(header))
+    Journal(tmp_path / "j", {"a": 1}).start()
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "{", ""])
+def test_a_malformed_header_gets_a_sentence(tmp_path, text):
+    journal = Journal(tmp_path / "j", {"a": 1})
+    journal.start()
+    (tmp_path / "j" / "header.json").write_text(text)
+    with pytest.raises(ValueError, match=r"header\.json .*; remove"):
+        journal.start()
+
+
 @pytest.mark.parametrize("shape", [(0, 3), (5, 1), (7, 9), (16, 8)])
 def test_bits_are_packed(shape):
     bits = torch.rand(shape, generator=seeded()) < 0.5

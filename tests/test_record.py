@@ -8,6 +8,7 @@ import types
 
 import pytest
 import torch
+from safetensors.torch import save
 from torch import nn
 
 from enresnet.attacks import FGSM, IFGSM
@@ -77,6 +78,91 @@ class TestKeeping:
         assert (tmp_path / "evaluation.w1-1.json").read_text() == before
         assert (tmp_path / "evaluation.w1-1.safetensors").is_file()
         assert record.sections()["best"]["natural"]["images"] == 8
+
+
+class TestDamage:
+    @pytest.fixture
+    def record(self, tmp_path):
+        record = Record(tmp_path)
+        add(record, result())
+        return record
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "",
+            "{",
+            "[" * 100_000,
+            "3",
+            '{"best": 3}',
+            '{"best": {}}',
+            '{"best": {"natural": {}, "robust": []}}',
+            '{"best": {"natural": [], "robust": {}}}',
+            '{"best": {"natural": {"accuracy": "much"}, "robust": {}}}',
+            '{"best": {"natural": {"images": 3}, "robust": {}}}',
+            '{"best": {"natural": {}, "robust": {"fgsm": 3}}}',
+            '{"best": {"natural": {"accuracy": 1, "images": "all"}, "robust": {}}}',
+        ],
+    )
+    def test_of_evaluation_json(self, text, record):
+        record.path.write_text(text)
+        for action in (record.check, record.sections, lambda: record.section("best")):
+            with pytest.raises(ValueError, match=r"evaluation\.json"):
+                action()
+
+    def test_a_section_that_is_not_whole(self, record):
+        for missing in ("model", "broken_in", "interval"):
+            stored = json.loads(record.path.read_text())
+            stored["best"].pop(missing, None)
+            stored["best"]["natural"].pop(missing, None)
+            copy = Record(record.folder / missing)
+            copy.folder.mkdir()
+            copy.path.write_text(json.dumps(stored))
+            with pytest.raises(
+                ValueError, match=r"evaluation\.json is damaged: its section 'best'"
+            ):
+                copy.section("best")
+
+    @pytest.mark.parametrize(
+        "about",
+        [
+            "[]",
+            "{}",
+            '{"best/natural": 3}',
+            '{"best/natural": {"draws": 3}}',
+            '{"best/natural": {"draws": 0, "data": "all"}}',
+            '{"best/natural": {"draws": "x", "data": "all"}}',
+            '{"best/natural": {"draws": 1, "data": "all"}}',  # and two right answers
+            '{"best/natural": {"draws": 3, "data": "all", "settings": 3}}',
+        ],
+    )
+    def test_of_scores(self, about, record):
+        content = save({"best/natural": torch.tensor([0, 2, 1])}, {"about": about})
+        (record.folder / "scores.safetensors").write_bytes(content)
+        for action in (record.check, record.scores, lambda: compare_records(record, record)):
+            with pytest.raises(ValueError, match=r"scores\.safetensors is damaged"):
+                action()
+
+    def test_evaluate_notices_before_the_work(self, tmp_path, monkeypatch, capsys):
+        from enresnet.cli import evaluate as command
+        from enresnet.cli import main
+
+        def work(*_, **__):
+            raise AssertionError("worked first")
+
+        monkeypatch.setattr(command, "evaluate", work)
+        words = ["evaluate", "resnet8@digits", "--out", str(tmp_path)]
+        for name, text in (
+            ("evaluation.json", '{"best": []}'),
+            ("scores.safetensors", "no tensors"),
+        ):
+            (tmp_path / name).write_text(text)
+            assert main(words) == 2
+            assert f"{name} is damaged" in capsys.readouterr().err
+            (tmp_path / name).unlink()
+        (tmp_path / "evaluation.json").mkdir()
+        assert main(words) == 2
+        assert "evaluation.json is no file" in capsys.readouterr().err
 
 
 class TestComparing:

@@ -1,9 +1,12 @@
 """Weights on disk: what is loaded is what was saved, or an error."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -106,6 +109,38 @@ def test_a_failed_save_keeps_the_old_file(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_the_same_weights_give_the_same_bytes(tmp_path):
+    """In other processes too, whose hashes differ."""
+    code = (
+        "import sys, torch; from enresnet.models import create_model, save_model;"
+        "save_model(create_model('en2_resnet8', generator=torch.Generator().manual_seed(3)), "
+        "sys.argv[1])"
+    )
+    for name in "ab":
+        subprocess.run([sys.executable, "-c", code, str(tmp_path / name)], check=True)
+    contents = {(tmp_path / name).read_bytes() for name in "ab"}
+    for number in range(8):
+        save_model(load_model(tmp_path / "a"), tmp_path / str(number))
+        contents.add((tmp_path / str(number)).read_bytes())
+    assert len(contents) == 1
+    content = contents.pop()
+    size = int.from_bytes(content[:8], "little")
+    assert size % 8 == 0
+    header = json.loads(content[8 : 8 + size])
+    assert list(header) == sorted(header)
+    assert list(header["__metadata__"]) == ["format", "model", "sha256"]
+
+
+def test_files_without_a_digest_still_open(tmp_path):
+    model = create_model("en2_resnet8", **OPTIONS)
+    save_model(model, tmp_path / "new")
+    with safe_open(tmp_path / "new", framework="pt") as file:
+        header = file.metadata()
+    del header["sha256"]
+    save_file(load_file(tmp_path / "new"), tmp_path / "old", header)
+    assert same_predictions(load_model(tmp_path / "old"), model)
+
+
 class TestDamage:
     @pytest.fixture
     def path(self, tmp_path):
@@ -122,6 +157,18 @@ class TestDamage:
     def test_truncated(self, path, keep):
         path.write_bytes(path.read_bytes()[:keep])
         with pytest.raises(ValueError, match="is not a whole safetensors file"):
+            load_model(path)
+
+    @pytest.mark.parametrize("place", [-1, -1000, "model"])
+    def test_a_single_bit(self, path, place):
+        content = bytearray(path.read_bytes())
+        if place == "model":
+            content = content.replace(b'blocks\\": 1', b'blocks\\": 2')
+        else:
+            content[place] ^= 1
+        assert content != path.read_bytes()
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="is damaged|is not a whole safetensors file"):
             load_model(path)
 
     def test_pickle(self, path):

@@ -52,7 +52,9 @@ def _run_worker(name: str, first: int, last: int, seed: int, folder: Path, tally
                 how = "no end" if not ready else "the process died"
                 if not ready:
                     os.kill(child, signal.SIGKILL)
-                tally.record(("lost", f"{how} after {PATIENCE:.0f} s" if not ready else how), number)
+                tally.record(
+                    ("lost", f"{how} after {PATIENCE:.0f} s" if not ready else how), number
+                )
                 number += 1
                 break
             kind, _, text = pipe.read(struct.unpack("<I", header)[0]).decode().partition("\n")

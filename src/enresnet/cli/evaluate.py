@@ -101,6 +101,7 @@ def command(
     if png and save is None:
         raise ValueError("--png is for --save: it says how the attacked images are kept")
     subject = open_subject(model, checkpoint=checkpoint, out=out)
+    subject.record.check()
     name, images = subject.images(data)
     made = describe_adversarial_set(Path(name)) if is_adversarial_set(Path(name)) else None
     if attacks is None:

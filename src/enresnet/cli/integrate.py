@@ -15,6 +15,7 @@ def command(
     *,
     out: Path,
     weights: tuple[float, ...] | None = None,
+    overwrite: bool = False,
 ) -> None:
     """Join separately trained networks into one model (Sec. 4.2), as a new run.
 
@@ -22,6 +23,7 @@ def command(
         runs: Two or more run folders of the same data.
         out: The new run folder.
         weights: One number a run; they weigh equally by default.
+        overwrite: Write over the network that these runs, trained otherwise, made there before.
     """
-    run = integrate(runs, out, weights=weights)
+    run = integrate(runs, out, weights=weights, overwrite=overwrite)
     say(f"{run.config.model} in {run.folder}; next: enresnet evaluate {run.folder}")

@@ -16,6 +16,7 @@ def command(
     run: tyro.conf.Positional[Path],
     *,
     hardware: Annotated[Hardware, tyro.conf.arg(name="")],
+    overwrite: bool = False,
     json: Path | None = None,
 ) -> None:
     """Go on with a training that was stopped, as its config.yaml says.
@@ -23,10 +24,11 @@ def command(
     Args:
         run: The folder that enresnet train made.
         hardware: Where it runs; the number of processes must be the same as before.
+        overwrite: Throw away the networks that are there and train anew.
         json: Also write the epochs to this file.
     """
     check_outputs(json)
     opened = Run.open(run)
     if opened.config.parts:
         raise ValueError(f"{run} was integrated from other runs; there is nothing to train")
-    train_and_tell(opened.config, run, hardware, json)
+    train_and_tell(opened.config, run, hardware, json, overwrite=overwrite)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import tyro
+from safetensors import SafetensorError
 
 from enresnet.cli.output import check_outputs, print_table, say, write_json
 from enresnet.training import Run
@@ -36,20 +38,20 @@ def command(folder: tyro.conf.Positional[Path] = Path("runs"), *, json: Path | N
 def describe(folder: Path) -> dict[str, Any]:
     """Return what there is to say of a run, as plain JSON."""
     try:
-        run = Run.open(folder)
-        metrics = run.metrics()
-        evaluation = run.evaluation("best")
-        finished, running = run.finished, run.running
-    except (ValueError, TypeError, AttributeError, OSError, KeyError) as error:
-        return {"run": str(folder), "state": "unreadable", "error": str(error)}
-    state = "finished" if finished else "running" if running else "stopped"
+        return _describe(folder)
+    except Exception as error:  # whatever is wrong with one run, the others are listed
+        found = str(error) or type(error).__name__
+        return {"run": str(folder), "state": "unreadable", "error": found}
+
+
+def _describe(folder: Path) -> dict[str, Any]:
+    run = Run.open(folder)
+    metrics, state = run.metrics(), run.state
     kept = run.kept_epoch() or {}
-    tested = {"clean": evaluation["natural"]["accuracy"]} if evaluation else {}
-    if evaluation:
-        tested |= {name: value["accuracy"] for name, value in evaluation["robust"].items()}
+    tested, damage = _tested(run)
     return {
         "run": str(folder),
-        "state": "integrated" if run.config.parts else state,
+        "state": state,
         "model": run.config.model,
         "data": run.config.data,
         "objective": run.config.recipe.objective,
@@ -59,14 +61,39 @@ def describe(folder: Path) -> dict[str, Any]:
         "kept_why": kept.get("kept"),
         **{name: kept.get(name) for name in ("validation_natural", "validation_robust")},
         "test": tested,
-        "resume": f"enresnet resume {folder}{_options(run)}" if state == "stopped" else None,
+        **({"error": damage} if damage else {}),
+        "resume": _how_to_resume(run) if state == "stopped" else None,
     }
 
 
+def _tested(run: Run) -> tuple[dict[str, float], str]:
+    """Return the accuracies of the best network, or what is wrong with the file they are in."""
+    try:
+        evaluation = run.evaluation("best")
+    except (ValueError, OSError) as error:
+        return {}, str(error)
+    if not evaluation:
+        return {}, ""
+    entries = {"clean": evaluation["natural"], **evaluation["robust"]}
+    return {name: value["accuracy"] for name, value in entries.items() if value}, ""
+
+
+def _how_to_resume(run: Run) -> str:
+    if run.config.parts:
+        weights = run.config.weights
+        own = f" --weights {' '.join(map(str, weights))}" if len(set(weights)) > 1 else ""
+        return f"enresnet integrate {shlex.join(run.config.parts)} --out {run.folder}{own}"
+    return f"enresnet resume {run.folder}{_options(run)}"
+
+
 def _options(run: Run) -> str:
-    """Return what its processes were started with."""
-    stored = checkpoints(run.last)
-    return "" if not stored else str(facts_of(stored[-1]).get("options", ""))
+    """Return what its processes were started with, as the newest readable checkpoint says."""
+    for path in reversed(checkpoints(run.last)):
+        try:
+            return str(facts_of(path).get("options", ""))
+        except (SafetensorError, ValueError, LookupError, AttributeError, OSError):
+            continue  # resuming looks at the one before too
+    return ""
 
 
 def _row(run: dict[str, Any]) -> dict[str, str]:
@@ -74,9 +101,10 @@ def _row(run: dict[str, Any]) -> dict[str, str]:
         empty = dict.fromkeys(("kept", "validation, %", "test, %"), "")
         return {"run": run["run"], "state": run["error"], **empty}
     names = {"clean": "validation_natural", "attacked": "validation_robust"}
+    done = f"{run['state']}, {run['epochs_done']} of {run['epochs']} epochs"
     return {
         "run": run["run"],
-        "state": f"{run['state']}, {run['epochs_done']} of {run['epochs']} epochs",
+        "state": f"{done}\n{run['error']}" if "error" in run else done,
         "kept": f"epoch {run['kept_epoch']}" if run["kept_epoch"] else "",
         "validation, %": _percents({name: run[key] for name, key in names.items()}),
         "test, %": _percents(run["test"]),

@@ -62,6 +62,8 @@ class Hardware:
     """Share BatchNorm's statistics between GPUs within every step."""
     checkpoint_every: float | None = None
     """Seconds between two checkpoints; by default 10, or more where that would cost over 1 %."""
+    other_loops: bool = False
+    """Go on although the loops in C were there before and are not now, or the other way round."""
 
 
 def command(
@@ -77,6 +79,7 @@ def command(
     gray: bool = False,
     precision: str = "auto",
     out: Path | None = None,
+    overwrite: bool = False,
     json: Path | None = None,
 ) -> None:
     """Train a network into a run folder, or go on with a training that was stopped.
@@ -98,6 +101,7 @@ def command(
         gray: Read the images of a folder as gray.
         precision: 32, bf16-mixed, 16-mixed on a GPU, or auto: bf16-mixed where it is fast.
         out: The run folder; by default runs/DATA-MODEL-RECIPE-seedS.
+        overwrite: Throw away what the same command trained there before, and train anew.
         json: Also write the epochs to this file.
     """
     check_outputs(json)
@@ -122,10 +126,12 @@ def command(
     if out is None:
         names = (Path(data).name, config.model, Path(recipe).stem, f"seed{seed}")
         out = Path("runs") / "-".join(names)
-    train_and_tell(config, out, hardware, json)
+    train_and_tell(config, out, hardware, json, overwrite=overwrite)
 
 
-def train_and_tell(config: RunConfig, out: Path, hardware: Hardware, json: Path | None) -> None:
+def train_and_tell(
+    config: RunConfig, out: Path, hardware: Hardware, json: Path | None, *, overwrite: bool
+) -> None:
     """Train, or go on, and print what came of it."""
     terminal = Terminal()
     run = train(
@@ -140,15 +146,14 @@ def train_and_tell(config: RunConfig, out: Path, hardware: Hardware, json: Path 
         ),
         checkpoint_every=hardware.checkpoint_every,
         watchers=[terminal],
+        overwrite=overwrite,
+        other_loops=hardware.other_loops,
     )
     if not first_process():
         return
     metrics = run.metrics()
     write_json(json, metrics)
     kept = run.kept_epoch()
-    assert kept is not None  # it is finished
     already = "" if terminal.epochs else "finished already; "
-    say(
-        f"{already}kept as the best: epoch {kept['epoch']:.0f} ({kept['kept']}). "
-        f"In {run.folder}; next: enresnet evaluate {run.folder}"
-    )
+    which = "" if kept is None else f": epoch {kept['epoch']:.0f} ({kept['kept']})"
+    say(f"{already}kept as the best{which}. In {run.folder}; next: enresnet evaluate {run.folder}")

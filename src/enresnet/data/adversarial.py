@@ -63,7 +63,7 @@ class AdversarialSet:
             not folder.is_dir() or (any(folder.iterdir()) and not path.exists())
         ):
             raise FileExistsError(f"{folder} exists already and is no set of images")
-        there = json.loads(path.read_text()) if path.exists() else self._about
+        there = _read_about(path) if path.exists() else self._about
         if there != self._about:
             differing = ", ".join(
                 name
@@ -176,8 +176,19 @@ def load_adversarial_set(folder: Path, *, limit: int | None = None) -> Images:
     """Return the images of a set, in their order."""
     about = describe_adversarial_set(folder)
     dataset = _Shards(folder) if about["kind"] == "float32" else _Pictures(folder)
-    if len(dataset) != about.get("count", len(dataset)):
-        raise _not_whole(folder, len(dataset), about["count"] - 1)
+    count = about.get("count", len(dataset))
+    if len(dataset) < count:
+        raise _not_whole(folder, len(dataset), count - 1)
+    if len(dataset) > count:
+        raise ValueError(
+            f"{folder} holds {len(dataset)} images and its {ABOUT} says {count}; make it again"
+        )
+    known = len(about["classes"])
+    if not all(0 <= label < known for label in dataset.labels):
+        raise ValueError(
+            f"{folder} has labels from {min(dataset.labels)} to {max(dataset.labels)}, and its "
+            f"{ABOUT} names {known} classes; make it again"
+        )
     return from_dataset(dataset, classes=about["classes"], labels=dataset.labels, limit=limit)
 
 
@@ -191,15 +202,38 @@ def _not_whole(folder: Path, first: int, last: int) -> ValueError:
 def describe_adversarial_set(folder: Path) -> dict[str, Any]:
     """Return what made a set."""
     path = folder / ABOUT
-    try:
-        about: dict[str, Any] = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{folder} is no set of attacked images: no {ABOUT}") from None
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} is no set of attacked images: no {ABOUT}")
+    about = _read_about(path)
     if about.get("format") != FORMAT or about.get("kind") not in KINDS:
         raise ValueError(f"{path} must have the format {FORMAT!r}, found {about.get('format')!r}")
+    classes, count = about.get("classes"), about.get("count", 1)
+    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+        raise ValueError(f"{path} must list the names of the classes; make the set again")
+    if type(count) is not int or count < 1:
+        raise ValueError(f"{path} must count its images, found {count!r}; make the set again")
+    # What made it is told after the work on it, so it must be there before.
+    return {"attack": "an unknown attack", "model": "an unknown model", **about}
+
+
+def _read_about(path: Path) -> dict[str, Any]:
+    try:
+        about = json.loads(path.read_text())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {error}; make the set again elsewhere") from error
+    if not isinstance(about, dict):
+        raise ValueError(
+            f"{path} must tell what made the set, found a {type(about).__name__}; make the set "
+            "again elsewhere"
+        )
     return about
+
+
+def _number(path: Path, name: str) -> int:
+    """Return the number that a file or folder of a set is named by."""
+    if not (name.isascii() and name.isdigit()):
+        raise ValueError(f"{path} is no part of a set: {name!r} is no number; remove it")
+    return int(name)
 
 
 class _Shards(Dataset[tuple[Tensor, int]]):
@@ -212,13 +246,18 @@ class _Shards(Dataset[tuple[Tensor, int]]):
         self.labels: list[int] = []
         self._places: list[tuple[int, int]] = []
         for number, path in enumerate(self._paths):
-            if int(path.stem) != len(self.labels):
-                raise _not_whole(folder, len(self.labels), int(path.stem) - 1)
+            if (first := _number(path, path.stem)) != len(self.labels):
+                raise _not_whole(folder, len(self.labels), first - 1)
             try:
                 with safe_open(path, framework="pt") as file:
-                    labels = file.get_tensor("labels").tolist()
+                    numbers = file.get_tensor("labels")
+                    shape = file.get_slice("images").get_shape()
             except SafetensorError as error:
                 raise ValueError(f"{path} is not a whole safetensors file: {error}") from error
+            whole = numbers.dtype in (torch.uint8, torch.int16, torch.int32, torch.int64)
+            if not whole or numbers.ndim != 1 or shape[:1] != [len(numbers)]:
+                raise ValueError(f"{path} must hold a label an image; make the set again")
+            labels = numbers.tolist()
             self._places += [(number, row) for row in range(len(labels))]
             self.labels += labels
         self._read = functools.lru_cache(maxsize=4)(self._open)
@@ -244,11 +283,12 @@ class _Pictures(Dataset[tuple[Tensor, int]]):
         if not self._paths:
             raise FileNotFoundError(f"{folder} holds no images yet")
         for number, path in enumerate(self._paths):
-            if int(path.stem) > number:
-                raise _not_whole(folder, number, int(path.stem) - 1)
-            if int(path.stem) < number:
-                raise ValueError(f"{folder} holds image {int(path.stem)} twice; make it again")
-        self.labels = [int(path.parent.name) for path in self._paths]
+            found = _number(path, path.stem)
+            if found > number:
+                raise _not_whole(folder, number, found - 1)
+            if found < number:
+                raise ValueError(f"{folder} holds image {found} twice; make it again")
+        self.labels = [_number(path.parent, path.parent.name) for path in self._paths]
 
     def __len__(self) -> int:
         return len(self._paths)

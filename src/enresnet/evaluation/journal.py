@@ -10,8 +10,6 @@ import base64
 import glob
 import json
 import os
-import secrets
-import shutil
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,16 +19,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from enresnet.files import is_leftover, locked, replacing
+from enresnet import native
+from enresnet.files import is_leftover, is_temporary, locked, remove, replacing, temporary_path
 
 HEADER = "header.json"
+LOOPS = "native_loops"
 
 
 class Journal:
-    """The results that are there already, and a place for more."""
+    """The results that are there already, and a place for more.
+
+    To what the header says of the evaluation it adds whether the loops in C draw the noise: torch
+    draws otherwise from the same seed, and the two do not mix.
+    """
 
     def __init__(self, folder: str | os.PathLike[str], header: dict[str, Any]) -> None:
-        self.folder, self._header = Path(folder), json.loads(json.dumps(header))
+        self.folder = Path(folder)
+        self._header = json.loads(json.dumps({**header, LOOPS: native.library() is not None}))
 
     def check(self) -> None:
         """Raise if the folder holds the journal of another evaluation."""
@@ -38,13 +43,23 @@ class Journal:
         if not self.folder.exists():
             return
         if not path.is_file():
-            if not all(is_leftover(path) for path in self.folder.iterdir()):
+            if not self.folder.is_dir() or not all(map(is_temporary, self.folder.iterdir())):
                 raise FileExistsError(f"{self.folder} is no journal of an evaluation; remove it")
             return
         try:
             there = json.loads(path.read_text())
         except ValueError as error:
             raise ValueError(f"{path} is not JSON ({error}); remove {self.folder}") from error
+        if not isinstance(there, dict):
+            raise ValueError(
+                f"{path} must say what is evaluated, found {_brief(there)}; remove {self.folder}"
+            )
+        begun = there.setdefault(LOOPS, self._header[LOOPS])  # earlier versions do not say
+        if reason := native.other_loops(bool(begun)):
+            raise FileExistsError(
+                f"{self.folder} holds an evaluation that is not finished: {reason}, or remove the "
+                "folder to start anew"
+            )
         differing = _differing(there, self._header)
         if differing:
             raise FileExistsError(
@@ -94,12 +109,11 @@ def remove_journal(folder: Path) -> None:
 
     It is renamed first: half a journal would neither be gone nor be of use.
     """
-    going = folder.with_name(f".{folder.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     if folder.exists():
-        folder.rename(going)
-    for path in folder.parent.glob(f".{glob.escape(folder.name)}.*.tmp"):
+        remove(folder.rename(temporary_path(folder)))
+    for path in list(folder.parent.glob(f".{glob.escape(folder.name)}.*.tmp")):
         if is_leftover(path) and path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
+            remove(path)
 
 
 def packed(bits: Tensor) -> dict[str, Any]:

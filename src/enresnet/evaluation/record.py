@@ -21,7 +21,7 @@ from torch import Tensor
 
 from enresnet.evaluation.accuracy import Accuracy, Evaluation
 from enresnet.evaluation.work import NATURAL
-from enresnet.files import replacing
+from enresnet.files import replacing, writable
 
 ABOUT = ("model", "weights", "data_name", "checkpoint", "epsilon")  # what all entries share
 EVALUATION, SCORES = "evaluation.json", "scores.safetensors"
@@ -46,18 +46,32 @@ class Record:
         """The file of results."""
         return self.folder / EVALUATION
 
+    def check(self) -> None:
+        """Raise if what is there is damaged, or nothing can be added; long work asks first."""
+        self.sections()
+        self.scores()
+        if self.folder.is_dir():
+            writable(self.path)
+            writable(self.folder / SCORES)
+
     def sections(self) -> dict[str, Any]:
         """Return all that is kept."""
-        try:
-            text = self.path.read_text()
-        except FileNotFoundError:
+        if not self.path.exists():
             return {}
+        if not self.path.is_file():
+            raise ValueError(f"{self.path} is no file; remove it")
         try:
-            stored = json.loads(text)
-        except ValueError as error:
+            stored = json.loads(self.path.read_text())
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{self.path} is not JSON ({error}); remove it") from error
         if not isinstance(stored, dict):
             raise ValueError(f"{self.path} must hold sections, found a {type(stored).__name__}")
+        for name, section in stored.items():
+            if reason := _malformed(section):
+                raise ValueError(
+                    f"{self.path} is damaged: its section {name!r} {reason}; put a copy in its "
+                    "place, or remove it"
+                )
         return stored
 
     def names(self) -> list[str]:
@@ -74,13 +88,22 @@ class Record:
             known = f"it has {', '.join(sections)}" if sections else "run enresnet evaluate first"
             raise FileNotFoundError(f"{self.folder} has no evaluation of {name!r}: {known}")
         stored = sections[name]
-        return Section(
-            {key: stored[key] for key in ABOUT},
-            Evaluation(
-                Accuracy.from_json(stored[NATURAL]),
-                {name: Accuracy.from_json(value) for name, value in stored["robust"].items()},
-            ),
-        )
+        try:
+            return Section(
+                {key: stored[key] for key in ABOUT},
+                Evaluation(
+                    Accuracy.from_json(stored[NATURAL]),
+                    {
+                        attack: Accuracy.from_json(found)
+                        for attack, found in stored["robust"].items()
+                    },
+                ),
+            )
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(
+                f"{self.path} is damaged: its section {name!r} is not whole "
+                f"({type(error).__name__}: {error}); evaluate again, or put a copy in its place"
+            ) from error
 
     def add(
         self, section: str, result: Evaluation, *, data: str, circumstances: dict[str, Any]
@@ -168,9 +191,46 @@ class Record:
             with safe_open(path, framework="pt") as file:
                 about = json.loads((file.metadata() or {}).get("about", "{}"))
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, ValueError) as error:
+            for name, counts in tensors.items():
+                _check_counts(name, counts, about)
+        except (SafetensorError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"{path} is damaged ({error}); remove it") from error
         return tensors, about
+
+
+def _malformed(section: Any) -> str:
+    """Return what is wrong with a section, as far as adding to it would matter; "" if nothing."""
+    if not isinstance(section, dict):
+        return f"must be a mapping, found a {type(section).__name__}"
+    robust = section.get("robust")
+    if not isinstance(section.get(NATURAL), dict) or not isinstance(robust, dict):
+        return f"must hold {NATURAL} and robust, each a mapping"
+    for name, entry in {NATURAL: section[NATURAL], **robust}.items():
+        if not isinstance(entry, dict):
+            return f"must have a mapping under {name!r}, found a {type(entry).__name__}"
+        for key, kinds in (("accuracy", (int, float)), ("images", (int,)), ("data", (str,))):
+            if key in entry and not isinstance(entry[key], kinds):
+                return f"has {entry[key]!r} as the {key} of {name!r}"
+        if entry and "accuracy" not in entry:
+            return f"has no accuracy of {name!r}"
+    return ""
+
+
+def _check_counts(name: str, counts: Tensor, about: dict[str, Any]) -> None:
+    """Raise unless how often images were right, and in how many draws, can both be."""
+    known = about.get(name)
+    if not isinstance(known, dict) or not isinstance(known.get("data"), str):
+        raise ValueError(f"it does not say what {name!r} depends on")
+    draws = known.get("draws")
+    if not isinstance(draws, int) or draws < 1:
+        raise ValueError(f"{draws!r} draws of {name!r}")
+    if not isinstance(known.get("settings") or {}, dict):
+        raise ValueError(f"the settings of {name!r} are no mapping")
+    if not isinstance(known.get("shared_variance", 0.0), int | float):
+        raise ValueError(f"the shared variance of {name!r} is no number")
+    whole = counts.ndim == 1 and not counts.is_floating_point() and not counts.is_complex()
+    if not whole or (len(counts) and not 0 <= int(counts.min()) <= int(counts.max()) <= draws):
+        raise ValueError(f"{name!r} does not count right answers in {draws} draws")
 
 
 def _data_of(section: dict[str, Any]) -> str | None:

@@ -1,13 +1,16 @@
 """Weights on disk: one safetensors file with all that is needed to build the model again.
 
 The header carries a description of the model as JSON: what it is made of and with which
-hyper-parameters. No pickle is written or read.
+hyper-parameters, and a SHA-256 digest of it and of the tensors. The same weights give the same
+bytes. No pickle is written or read.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +30,15 @@ FORMAT = "enresnet-model-1"
 
 def save_model(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """Write the model's weights and description to ``path``, whole or not at all."""
-    header = {"format": FORMAT, "model": json.dumps(describe(model))}
+    text = json.dumps(describe(model))
     # clone: safetensors refuses tensors that share memory, as those of a repeated member do.
     tensors = {
         name: value.detach().cpu().contiguous().clone()
         for name, value in model.state_dict().items()
     }
+    header = {"format": FORMAT, "model": text, "sha256": content_digest(tensors, text)}
     with replacing(path) as temporary:
-        temporary.write_bytes(save(tensors, header))  # whose errors are the system's own
+        temporary.write_bytes(stable_bytes(tensors, header))  # whose errors are the system's own
 
 
 def load_model(
@@ -69,6 +73,12 @@ def load_model(
             f"{header.get('format')!r}); build the model with create_model and load the tensors "
             "with load_state_dict"
         )
+    # Files of earlier versions carry no digest.
+    if "sha256" in header and header["sha256"] != content_digest(tensors, header.get("model", "")):
+        raise ValueError(
+            f"{target} is damaged: its content does not match its digest; take a copy, or train "
+            "it again"
+        )
     try:
         description = json.loads(header["model"])
         _check_size(description, tensors)
@@ -83,6 +93,30 @@ def load_model(
     if generator is not None:
         seed_noise(model, generator)
     return model.eval()
+
+
+def content_digest(tensors: Mapping[str, Tensor], text: str) -> str:
+    """Return the SHA-256 digest of tensors, in the order of their names, and of a text."""
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        content: Any = tensor.reshape(-1).view(torch.uint8).numpy()
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def stable_bytes(tensors: dict[str, Tensor], header: dict[str, str]) -> bytes:
+    """Return the content of a safetensors file, the same whenever tensors and header are.
+
+    The library puts the tensors in order and leaves the keys of the header to chance.
+    """
+    content = save(tensors, header)
+    end = 8 + int.from_bytes(content[:8], "little")
+    fields = json.loads(content[8:end])
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # the tensors after it stay aligned
+    return len(text).to_bytes(8, "little") + text + content[end:]
 
 
 def describe(model: nn.Module) -> dict[str, Any]:

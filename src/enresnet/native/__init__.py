@@ -1,27 +1,31 @@
 """Loops in C for what torch has no single operation for: Gaussian noise, fused seams of blocks.
 
 ``noise.c`` is compiled by the machine's own compiler when it is first needed (``make`` does it
-ahead) and kept in the user's cache. Without a compiler, or with ``ENRESNET_NATIVE=0``, everything
-works through torch's own operations, with other draws from the same seed.
+ahead) and kept in the user's cache, in a folder that no one else may enter. The file's name holds
+its digest: one that is cut short or that another user owns is never loaded, but compiled anew.
+Without a compiler, or with ``ENRESNET_NATIVE=0``, everything works through torch's own operations,
+with other draws from the same seed.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import glob
 import hashlib
 import itertools
 import os
 import platform
 import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from enresnet.allocator import keep_memory
-from enresnet.files import replacing
+from enresnet.files import remove, replacing, temporary_path
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,13 +63,16 @@ def library() -> ctypes.CDLL | None:
     import torch  # first: its OpenMP is then ours too, and their threads do not fight
 
     del torch
+    folder, keeps = None, True
     try:
-        path = _folder() / f"noise-{_key()}.so"
-        if not path.is_file():
-            _compile(path)
+        folder, keeps = _folder()
+        path = _kept(folder) or _made(folder)
         loaded = ctypes.CDLL(str(path))
     except (OSError, subprocess.SubprocessError):
         return None
+    finally:
+        if folder is not None and not keeps:
+            remove(folder)  # what is loaded stays loaded
     for name, arguments in _ARGUMENTS.items():
         for kind in ("float", "bfloat"):
             function = getattr(loaded, f"{name}_{kind}")
@@ -109,18 +116,71 @@ def call(name: str, like: Tensor, *arguments: Any) -> None:
     getattr(loaded, f"{name}_{kind}")(*plain, torch.get_num_threads())
 
 
-def _folder() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(root) / "enresnet"
+def other_loops(begun: bool) -> str:
+    """Return why work cannot go on that was begun with the loops in C, or without; "" if it can."""
+    here = library() is not None
+    if here == begun:
+        return ""
+    words = (
+        "it began with {} and would go on with {}, which draw other noise from the same seed: {}"
+    )
+    c, torchs = "the loops in C", "torch's operations"
+    if here:
+        return words.format(torchs, c, "set ENRESNET_NATIVE=0")
+    return words.format(c, torchs, "unset ENRESNET_NATIVE, or install a C compiler")
+
+
+def _folder() -> tuple[Path, bool]:
+    """Return a folder of this user alone, and whether it is kept for the next process."""
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = root / "enresnet" / f"native-{_user()}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return folder
-    except OSError:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == _user():
+            folder.chmod(0o700)
+            if os.access(folder, os.W_OK):
+                return folder, True
+    except (OSError, RuntimeError):  # RuntimeError: there is no home
         pass
-    return Path(tempfile.mkdtemp(prefix="enresnet-"))  # of this process alone
+    return Path(tempfile.mkdtemp(prefix="enresnet-")), False
 
 
+def _user() -> int:
+    return os.geteuid() if hasattr(os, "geteuid") else 0
+
+
+def _kept(folder: Path) -> Path | None:
+    """Return the library that was compiled before, if it is ours and whole; others are removed."""
+    for path in sorted(folder.glob(f"noise-{glob.escape(_key())}-*.so")):
+        try:
+            found = path.lstat()
+            own = stat.S_ISREG(found.st_mode) and found.st_uid == _user()
+            if own and not found.st_mode & 0o022 and path.name == _name(path.read_bytes()):
+                return path
+            remove(path)
+        except OSError:
+            continue
+    return None
+
+
+def _made(folder: Path) -> Path:
+    """Compile the library, and return it under the name that holds its digest."""
+    temporary = temporary_path(folder / "noise.so")
+    try:
+        _compile(temporary)
+        temporary.chmod(0o600)  # whatever the umask: what others may write is not loaded
+        return temporary.rename(folder / _name(temporary.read_bytes()))
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _name(content: bytes) -> str:
+    return f"noise-{_key()}-{hashlib.sha256(content).hexdigest()}.so"
+
+
+@functools.cache
 def _key() -> str:
     """Return what must be the same for a compiled file to be used: sources, flags, processor."""
     here = Path(__file__).parent
@@ -148,6 +208,8 @@ def _compile(path: Path) -> None:
             with replacing(path) as temporary:
                 words = [*flags, "-shared", "-fPIC", str(source), "-o", str(temporary), "-lm"]
                 subprocess.run([*compiler, *words], check=True, capture_output=True, timeout=120)
+                if not temporary.stat().st_size:
+                    raise OSError(f"{compiler[0]} wrote nothing")
             return
         except (OSError, subprocess.SubprocessError) as failed:
             error = failed

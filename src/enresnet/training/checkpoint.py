@@ -6,19 +6,18 @@ digest of both. The newest two are kept, so that a damaged one costs no more tha
 
 from __future__ import annotations
 
-import hashlib
 import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from enresnet.files import replacing
+from enresnet.models.storage import content_digest
 
 FORMAT = "enresnet-state-1"
 KEPT = 2
@@ -32,7 +31,7 @@ def write_checkpoint(
     # clone: safetensors refuses tensors that share memory, as those of a repeated member do.
     whole = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     text = json.dumps(dict(facts))
-    header = {"format": FORMAT, "facts": text, "sha256": _digest(whole, text)}
+    header = {"format": FORMAT, "facts": text, "sha256": content_digest(whole, text)}
     path = _path(folder, step)
     with replacing(path) as temporary:
         temporary.write_bytes(save(whole, header))
@@ -81,16 +80,6 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if header.get("format") != FORMAT:
         raise ValueError(f"its format is {header.get('format')!r}, not {FORMAT!r}")
-    if header["sha256"] != _digest(tensors, header["facts"]):
+    if header["sha256"] != content_digest(tensors, header["facts"]):
         raise ValueError("its content does not match its digest")
     return tensors, json.loads(header["facts"])
-
-
-def _digest(tensors: Mapping[str, Tensor], facts: str) -> str:
-    digest = hashlib.sha256(facts.encode())
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        content: Any = tensor.reshape(-1).view(torch.uint8).numpy()
-        digest.update(content)
-    return digest.hexdigest()

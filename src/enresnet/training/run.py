@@ -2,7 +2,8 @@
 
 ``environment.json`` says by which commit and versions, on what hardware, from which step on.
 ``last/`` holds the network after the last epoch and, until the run is finished, all that resuming
-needs.
+needs. A training stores a checkpoint before its first network, and removes the checkpoints when it
+ends: a network without one is finished, and is never written over unless the user says so.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from enresnet import checks
 from enresnet.data import DataSet, load_data
 from enresnet.evaluation.environment import hardware, versions
 from enresnet.evaluation.record import Record
-from enresnet.files import is_leftover, locked, replacing, take
+from enresnet.files import is_temporary, locked, remove, remove_leftovers, replacing, take
 from enresnet.models import (
     Ensemble,
     ResNet,
@@ -41,6 +42,7 @@ from enresnet.training.standing import Epoch
 
 CHECKPOINTS = ("best", "last")
 LOCK = ".lock"
+_VALIDATED = ("natural", "robust")
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class Run:
         started = {LOCK}  # all that a start cut short may leave, beside half-written files
         if folder.exists() and (
             not folder.is_dir()
-            or any(path.name not in started and not is_leftover(path) for path in folder.iterdir())
+            or any(path.name not in started and not is_temporary(path) for path in folder.iterdir())
         ):
             raise FileExistsError(f"{folder} exists already; choose another --out, or remove it")
         folder.mkdir(parents=True, exist_ok=True)
@@ -139,9 +141,7 @@ class Run:
             (self.folder / LOCK).open("a") as file,
             locked(file, f"{self.folder} is being trained"),
         ):
-            for path in self.folder.rglob(".*.tmp"):
-                if is_leftover(path):
-                    path.unlink()
+            remove_leftovers(self.folder)
             yield
 
     @property
@@ -164,10 +164,53 @@ class Run:
     @property
     def finished(self) -> bool:
         """Whether there is nothing left to train."""
-        whole = self.weights("last").is_file() and not checkpoints(self.last)
-        return whole and (
-            bool(self.config.parts) or len(self.metrics()) == self.config.recipe.epochs
-        )
+        if checkpoints(self.last) or not self.weights("best").is_file():
+            return False
+        if self.config.parts:
+            return self.weights("last").is_file()
+        return len(self.metrics()) == self.config.recipe.epochs
+
+    @property
+    def state(self) -> str:
+        """What can be done with it, in words.
+
+        "finished", "running" or "stopped"; "weights only" is added where there is a network and
+        not all of what training writes, nor anything to go on from.
+        """
+        whole = all(self.weights(name).is_file() for name in CHECKPOINTS)
+        if self.finished and whole:
+            return "integrated" if self.config.parts else "finished"
+        if self.running:
+            return "running"
+        if self.config.parts or checkpoints(self.last) or not self.networks():
+            return "stopped"
+        done = len(self.metrics()) in (0, self.config.recipe.epochs)
+        return f"{'finished' if done else 'stopped'}, weights only"
+
+    def networks(self) -> list[Path]:
+        """Return the files of weights that are there."""
+        return [path for name in CHECKPOINTS if (path := self.weights(name)).is_file()]
+
+    def check_resumable(self) -> None:
+        """Raise where training would write over a network that it cannot go on from."""
+        found = self.networks()
+        if found and not checkpoints(self.last) and not self.finished:
+            raise FileExistsError(
+                f"{self.folder} holds a network, {found[0].name}, and no checkpoint to go on from: "
+                "it is left as it is. Evaluate it, choose another --out, or train anew in its "
+                "place with --overwrite"
+            )
+
+    def discard(self) -> None:
+        """Remove what training wrote, so that it starts anew; evaluations stay.
+
+        Checkpoints go first: cut short, no training goes on from half of what was there.
+        """
+        for path in checkpoints(self.last):
+            path.unlink(missing_ok=True)
+        written = ("metrics.csv", "environment.json", "curves.png", "tensorboard")
+        for path in (self.weights("best"), self.last, *(self.folder / name for name in written)):
+            remove(path)
 
     @classmethod
     def open(cls, folder: Path) -> Run:
@@ -204,6 +247,14 @@ class Run:
         with replacing(path) as temporary:
             temporary.write_text(json.dumps([*stored, now], indent=2) + "\n")
 
+    def began_with_loops(self) -> bool | None:
+        """Return whether environment.json says that the loops in C trained it last, if it does."""
+        try:
+            found = json.loads((self.folder / "environment.json").read_text())[-1]["native_loops"]
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
+        return found if isinstance(found, bool) else None
+
     def record(self, epochs: Sequence[Epoch]) -> None:
         """Write metrics.csv, readable at any moment."""
         with (
@@ -217,16 +268,24 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """Return the lines of metrics.csv."""
         words = ("weights", "note", "kept")
-        if not (self.folder / "metrics.csv").is_file():
+        path = self.folder / "metrics.csv"
+        if not path.is_file():
             return []
-        with (self.folder / "metrics.csv").open(newline="") as file:
-            return [
-                {
-                    key: value if key in words else float(value) if value else None
-                    for key, value in row.items()
-                }
-                for row in csv.DictReader(file)
-            ]
+        try:
+            with path.open(newline="") as file:
+                rows = [
+                    {
+                        key: value if key in words else float(value) if value else None
+                        for key, value in row.items()
+                    }
+                    for row in csv.DictReader(file)
+                ]
+        except (ValueError, TypeError, csv.Error) as error:
+            raise ValueError(f"{path} is damaged ({error}); put a copy in its place") from error
+        for row in rows:
+            if not row.get("epoch") or not {f"validation_{n}" for n in _VALIDATED} <= row.keys():
+                raise ValueError(f"{path} is damaged: it lacks columns; put a copy in its place")
+        return rows
 
     def kept_epoch(self) -> dict[str, Any] | None:
         """Return the line of metrics.csv of the epoch whose network is the best, if there is one.

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from enresnet import checks
+from enresnet import checks, native
 from enresnet.processes import first_process
 from enresnet.training.checkpoint import checkpoints, newest_checkpoint, write_checkpoint
 from enresnet.training.engine import Engine, LostProcessError
@@ -22,7 +24,7 @@ from enresnet.training.interruption import (
     interruption,
 )
 from enresnet.training.memory import networks_of
-from enresnet.training.run import Run, RunConfig
+from enresnet.training.run import Run, RunConfig, plain_config
 from enresnet.training.selection import Selection
 from enresnet.training.standing import Epoch, Step
 from enresnet.training.state import prefixed, without_prefix
@@ -41,13 +43,19 @@ def train(
     engine: Engine | None = None,
     checkpoint_every: float | None = None,
     watchers: Sequence[Watcher] = (),
+    overwrite: bool = False,
+    other_loops: bool = False,
 ) -> Run:
     """Train as ``config`` says into the folder ``out``, or go on with what the same call began.
 
     The best network and the last one are kept; :mod:`~enresnet.training.selection` says which is
     the best. All that resuming needs is stored every ``checkpoint_every`` seconds; by default every
-    ten, or as seldom as it takes to spend less than a hundredth of the time on it. A run that is
-    finished is left as it is.
+    ten, or as seldom as it takes to spend less than a hundredth of the time on it.
+
+    A run that is finished is left as it is, and a network without a checkpoint to go on from is
+    refused, unless ``overwrite`` says that the folder's training is to start anew. A training that
+    began with the loops in C goes on without them, or the other way round, only with
+    ``other_loops``: the noise of the steps to come is then another.
     """
     if checkpoint_every is not None:
         checks.number("checkpoint_every", checkpoint_every, low=0)
@@ -58,6 +66,8 @@ def train(
             f"precision is {config.precision} in the configuration and {engine.precision} in the "
             "engine; they must be the same"
         )
+    if not overwrite and (out / "config.yaml").is_file():
+        Run.open(out).check_resumable()  # before the data is read, or even fetched
     data = config.load_data()
     data.check_classes()
     config = replace(config, fingerprint=data.fingerprint, precision=engine.precision)
@@ -65,11 +75,15 @@ def train(
         first = first_process()
         if (out / "config.yaml").is_file():  # in every process: none is to wait for the others
             run = Run.start(out, config)
-            if run.finished:
+            if run.finished and not overwrite:
                 return run
         if first:
             run = Run.start(out, config)
             stack.enter_context(run.locked())
+            if not overwrite:  # another process may have ended since
+                if run.finished:
+                    return run
+                run.check_resumable()
         else:
             run = Run(out, config)
         engine.launch()
@@ -83,7 +97,13 @@ def train(
             engine=engine,
             stop_asked=lambda: asked.number,
         )
-        keeper = Keeper(run, trainer, asked, checkpoint_every)
+        if overwrite:
+            if first:
+                run.discard()
+            engine.wait()  # no process looks for checkpoints before
+        keeper = Keeper(
+            run, trainer, asked, checkpoint_every, anew=overwrite, other_loops=other_loops
+        )
         resumed = keeper.resume()
         if first:
             run.record_environment(keeper.step, processes=engine.processes)
@@ -114,9 +134,20 @@ class Keeper:
     """Writes a run's folder, in the first process alone, and reads it in all of them."""
 
     def __init__(
-        self, run: Run, trainer: Trainer, asked: Interruption, every: float | None
+        self,
+        run: Run,
+        trainer: Trainer,
+        asked: Interruption,
+        every: float | None,
+        *,
+        anew: bool = False,
+        other_loops: bool = False,
     ) -> None:
         self._run, self._trainer, self._asked, self._every = run, trainer, asked, every
+        self._anew, self._other_loops = anew, other_loops
+        # How many of the processes draw noise by the loops in C; the others do by torch's.
+        here = torch.tensor(float(native.library() is not None), device=trainer.engine.device)
+        self._loops = int(trainer.engine.sum_over_processes(here).item())
         self._first = trainer.engine.rank == 0
         self._alone = trainer.engine.processes == 1
         self.epochs: list[Epoch] = []
@@ -135,21 +166,31 @@ class Keeper:
                 )
             return ""
         tensors, facts, damaged = state
-        self._trainer.restore(tensors, facts)
+        self._check_run(facts)
+        others = self._check_loops(facts)
+        try:
+            self._trainer.restore(tensors, facts)
+            self.epochs = [Epoch(**values) for values in facts["epochs"]]
+            if "selection" in facts:
+                self._selection.restore(without_prefix("selection", tensors), facts["selection"])
+            saved = str(facts["saved"])
+        except (LookupError, TypeError, AttributeError, RuntimeError) as error:
+            reason = (str(error).splitlines() or [""])[0][:200]
+            raise ValueError(
+                f"the checkpoint in {self._run.last} does not fit {self._run.config.model} "
+                f"({type(error).__name__}: {reason}): was it copied from another run? {_ANEW}"
+            ) from error
         if self._first:
             for path in damaged:  # they would take the place of whole ones
                 path.unlink()
-        self.epochs = [Epoch(**values) for values in facts["epochs"]]
         self.step = self._trainer.steps_done
-        if "selection" in facts:
-            self._selection.restore(without_prefix("selection", tensors), facts["selection"])
         if self._first:
             self._run.record(self._selection.marked(self.epochs))
         self._check_agreement()
         at = self._trainer.progress
         return (
             f"resuming from step {self.step} (epoch {at.epoch + 1}, step {at.step} of "
-            f"{self._trainer.steps}), saved {facts['saved']}"
+            f"{self._trainer.steps}), saved {saved}{others}"
         )
 
     def after_step(self, step: Step) -> None:
@@ -159,7 +200,8 @@ class Keeper:
             self._save()
             self._trainer.engine.wait()  # none is to leave while the first still writes
             raise self._asked.error(step.stop)
-        if self._due(step.closes_epoch):
+        # The first one before there is any network: see the run's folder.
+        if self._due(step.closes_epoch) or (step.closes_epoch and not self.step):
             self._save()
         # Until the next step there is only validation, which can be done again. Other processes
         # would wait in vain.
@@ -213,7 +255,52 @@ class Keeper:
     def how_to_resume(self) -> str:
         """What a user can type."""
         options = self._trainer.engine.options
-        return f"run the same command again, or enresnet resume {self._run.folder}{options}"
+        again = "run the same command again" + " without --overwrite" * self._anew
+        return f"{again}, or enresnet resume {self._run.folder}{options}"
+
+    def _check_run(self, facts: Mapping[str, Any]) -> None:
+        """Raise if a checkpoint says that it is another run's; earlier versions do not say."""
+        there, here = facts.get("run"), self._identity()
+        if not isinstance(there, dict):
+            return
+        differing = [
+            f"{name} {there[name]!r} there, {here[name]!r} here"
+            for name in here
+            if name in there and there[name] != here[name]
+        ]
+        if differing:
+            raise ValueError(
+                f"{self._run.last} holds a checkpoint of another run ({'; '.join(differing)}). "
+                f"{_ANEW}"
+            )
+
+    def _identity(self) -> dict[str, Any]:
+        """Return what decides a training; where the images lie does not, their digest does."""
+        values = plain_config(self._run.config)
+        for name in ("data", "parts", "weights"):
+            del values[name]
+        plain: dict[str, Any] = json.loads(json.dumps(values))
+        return plain
+
+    def _check_loops(self, facts: Mapping[str, Any]) -> str:
+        """Raise if the training began with other loops, unless that is allowed; then say so."""
+        engine, begun = self._trainer.engine, facts.get("native_loops")
+        if begun is None:  # stored by an earlier version
+            before = self._run.began_with_loops()
+            begun = self._loops if before is None else before * engine.processes
+        if begun == self._loops:
+            return ""
+        if not self._other_loops:
+            reason = native.other_loops(bool(begun)) or (
+                f"{begun} of its {engine.processes} processes had the loops in C, and now "
+                f"{self._loops} have"
+            )
+            raise ValueError(
+                f"{self._run.folder} cannot go on as it began: {reason}; or go on with other draws "
+                "by --other-loops"
+            )
+        now = "by the loops in C" if self._loops else "by torch's operations"
+        return f"; from here on the noise is drawn {now}, as environment.json says"
 
     def _check_agreement(self) -> None:
         engine = self._trainer.engine
@@ -244,12 +331,17 @@ class Keeper:
                 "epochs": [asdict(epoch) for epoch in self.epochs],
                 "selection": self._selection.facts(),
                 "options": trainer.engine.options,
+                "run": self._identity(),
+                "native_loops": self._loops,
                 "saved": datetime.now(UTC).isoformat(timespec="milliseconds"),
             }
             write_checkpoint(self._run.last, trainer.steps_done, tensors, facts)
         self.step = trainer.steps_done
         self._saved = time.monotonic()
         self._cost = self._saved - start
+
+
+_ANEW = "Put its own checkpoint back, or train anew with --overwrite"
 
 
 def _check_finite(tensors: Mapping[str, Tensor], trainer: Trainer) -> None:
