@@ -10,7 +10,7 @@ ifneq ($(shell cat $(STAMP) 2>/dev/null && $(BIN)/python -c '' 2>/dev/null && ec
 $(shell rm -f $(STAMP))
 endif
 
-.PHONY: install quickstart test test-all bench lint format clean
+.PHONY: install quickstart test test-all bench torture lint format clean
 
 # torchattacks, an oracle of the tests, asks for torchvision, which it does not import.
 # PIP_CONSTRAINT rather than --constraint: it pins the build environment too.
@@ -41,6 +41,10 @@ test-all: $(STAMP)
 bench: $(STAMP)
 	$(PIP) --editable '.[dev,bench]'
 	$(BIN)/enresnet benchmark --json benchmarks/results.json --picture docs/images/growth.png
+
+# Malformed inputs, kills and faults against the whole package: hours, in a folder of its own.
+torture: $(STAMP)
+	cd benchmarks && OMP_NUM_THREADS=1 '$(CURDIR)/$(BIN)/python' -m torture --json-file ../results/torture.json
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -32,21 +32,30 @@ def enter(folder: Path) -> None:
     for name, path in inside.items():
         path.mkdir(exist_ok=True)
         os.environ[name] = str(path)
-    tempfile.tempdir = None
+    tempfile.tempdir = str(inside["TMPDIR"])
     os.chdir(folder)
     _ALLOWED.append(f"{folder}{os.sep}")
     sys.addaudithook(_watch)
 
 
+def is_write(arguments: tuple[Any, ...]) -> bool:
+    """Return whether the audit event "open" is of a path that will be written to."""
+    path, mode, flags = arguments
+    writes = bool(isinstance(flags, int) and flags & _WRITES) or (
+        isinstance(mode, str) and any(letter in mode for letter in "wax+")
+    )
+    return writes and not isinstance(path, int)
+
+
 def _watch(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "open":
-        path, mode, flags = arguments
-        writes = bool(isinstance(flags, int) and flags & _WRITES) or (
-            isinstance(mode, str) and any(letter in mode for letter in "wax+")
-        )
-        if writes and not isinstance(path, int):
-            _check(path, event)
-    elif event in ("os.remove", "os.rmdir", "os.mkdir", "os.truncate", "os.chmod", "os.chown"):
+    if (event == "open" and is_write(arguments)) or event in (
+        "os.remove",
+        "os.rmdir",
+        "os.mkdir",
+        "os.truncate",
+        "os.chmod",
+        "os.chown",
+    ):
         _check(arguments[0], event)
     elif event in ("os.rename", "os.link", "os.symlink"):
         _check(arguments[1], event)
