@@ -1,8 +1,8 @@
 """Work that is killed, or meets a full disk, at every write, sync, rename and removal in turn.
 
 A command runs in a forked process. At its n-th event that touches the disk the process ends as by
-``kill -9``, or the event fails as on a full disk. The same command then runs again, to its end. Held
-is what came out as if nothing had happened; lost is a traceback, a hang, a command that can no
+``kill -9``, or the event fails as on a full disk. The same command then runs again, to its end.
+Held is what came out as if nothing had happened; lost is a traceback, a hang, a command that can no
 longer be run, or one bit that differs.
 """
 

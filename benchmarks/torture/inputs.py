@@ -59,11 +59,11 @@ def _small() -> torch.nn.Module:
 # Recipes and configurations -----------------------------------------------------------------------
 
 
-def prepare_recipes() -> dict[str, Any]:
+def _prepare_recipes() -> dict[str, Any]:
     return load_recipe("fast").to_dict()
 
 
-def try_recipe(values: dict[str, Any], draw: random.Random) -> str:
+def _try_recipe(values: dict[str, Any], draw: random.Random) -> str:
     path = Path("recipe.yaml")
     path.write_bytes(_yaml(values, draw))
     recipe = load_recipe(str(path))
@@ -83,7 +83,7 @@ def _yaml(values: dict[str, Any], draw: random.Random) -> bytes:
     return damaged_bytes(yaml.safe_dump(values, sort_keys=False).encode(), draw)
 
 
-def prepare_configs() -> tuple[dict[str, Any], bytes]:
+def _prepare_configs() -> tuple[dict[str, Any], bytes]:
     shutil.rmtree("seed-run", ignore_errors=True)
     run = Run.create(Path("seed-run"), RunConfig("resnet8", "digits", load_recipe("fast")))
     values = yaml.safe_load((run.folder / "config.yaml").read_text())
@@ -95,7 +95,7 @@ def prepare_configs() -> tuple[dict[str, Any], bytes]:
     return values, buffer.getvalue().encode()
 
 
-def try_config(material: tuple[dict[str, Any], bytes], draw: random.Random) -> str:
+def _try_config(material: tuple[dict[str, Any], bytes], draw: random.Random) -> str:
     values, metrics = material
     folder = _fresh("run")
     whole = draw.random() < 0.4
@@ -111,14 +111,14 @@ def try_config(material: tuple[dict[str, Any], bytes], draw: random.Random) -> s
 # Checkpoints, weights, journals, results ----------------------------------------------------------
 
 
-def prepare_checkpoints() -> tuple[bytes, dict[str, Tensor], dict[str, Any]]:
+def _prepare_checkpoints() -> tuple[bytes, dict[str, Tensor], dict[str, Any]]:
     tensors = {name: value.clone() for name, value in _small().state_dict().items()}
     facts = {"progress": {"epoch": 1}, "epochs": [], "saved": "now"}
     path = write_checkpoint(_fresh("seed-last"), 7, tensors, facts)
     return path.read_bytes(), tensors, facts
 
 
-def try_checkpoint(material: tuple[bytes, dict[str, Tensor], Any], draw: random.Random) -> str:
+def _try_checkpoint(material: tuple[bytes, dict[str, Tensor], Any], draw: random.Random) -> str:
     content, tensors, facts = material
     folder = _fresh("last")
     (folder / "step-0000000007.safetensors").write_bytes(damaged_bytes(content, draw))
@@ -130,12 +130,12 @@ def try_checkpoint(material: tuple[bytes, dict[str, Tensor], Any], draw: random.
     return "whole after all"
 
 
-def prepare_weights() -> tuple[bytes, dict[str, Tensor]]:
+def _prepare_weights() -> tuple[bytes, dict[str, Tensor]]:
     save_model(_small(), "seed.safetensors")
     return Path("seed.safetensors").read_bytes(), dict(_small().state_dict())
 
 
-def try_weights(material: tuple[bytes, dict[str, Tensor]], draw: random.Random) -> str:
+def _try_weights(material: tuple[bytes, dict[str, Tensor]], draw: random.Random) -> str:
     content, tensors = material
     path = Path("weights.safetensors")
     if draw.random() < 0.3:
@@ -153,7 +153,7 @@ def try_weights(material: tuple[bytes, dict[str, Tensor]], draw: random.Random) 
 HEADER = {"images": 10, "attacks": {"fgsm": {"epsilon": 0.1}}, "seed": 0}
 
 
-def prepare_journals() -> tuple[dict[str, bytes], dict[str, Any]]:
+def _prepare_journals() -> tuple[dict[str, bytes], dict[str, Any]]:
     journal = Journal(_fresh("seed-journal"), HEADER)
     journal.start()
     with journal.writer(0) as append:
@@ -162,7 +162,7 @@ def prepare_journals() -> tuple[dict[str, bytes], dict[str, Any]]:
     return {p.name: p.read_bytes() for p in journal.folder.iterdir()}, journal.entries()
 
 
-def try_journal(material: tuple[dict[str, bytes], dict[str, Any]], draw: random.Random) -> str:
+def _try_journal(material: tuple[dict[str, bytes], dict[str, Any]], draw: random.Random) -> str:
     files, entries = material
     folder = _fresh("journal")
     chosen = draw.choice(list(files))
@@ -175,7 +175,7 @@ def try_journal(material: tuple[dict[str, bytes], dict[str, Any]], draw: random.
     return f"{len(found)} entries"
 
 
-def prepare_results() -> dict[str, bytes]:
+def _prepare_results() -> dict[str, bytes]:
     images = torch.rand(12, 1, 8, 8, generator=torch.Generator().manual_seed(1))
     labels = torch.arange(12) % 3
     result = evaluate(_small(), (images, labels), [create_attack("fgsm")], seed=0, warn=False)
@@ -185,7 +185,7 @@ def prepare_results() -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in record.folder.iterdir()}
 
 
-def try_results(files: dict[str, bytes], draw: random.Random) -> str:
+def _try_results(files: dict[str, bytes], draw: random.Random) -> str:
     folder, other = _fresh("results"), _fresh("others")
     chosen = draw.choice(list(files))
     for name, content in files.items():
@@ -207,7 +207,7 @@ def try_results(files: dict[str, bytes], draw: random.Random) -> str:
 FORMATS = ("png", "jpeg", "bmp", "gif", "tiff", "ppm", "webp")
 
 
-def prepare_images() -> dict[str, bytes]:
+def _prepare_images() -> dict[str, bytes]:
     pixels = np.random.default_rng(0).integers(0, 256, (12, 12, 3), dtype=np.uint8)
     found = {}
     for kind in FORMATS:
@@ -222,7 +222,7 @@ def prepare_images() -> dict[str, bytes]:
     return found
 
 
-def try_image(formats: dict[str, bytes], draw: random.Random) -> str:
+def _try_image(formats: dict[str, bytes], draw: random.Random) -> str:
     kind = draw.choice(list(formats))
     path = Path("images/train/a") / f"odd.{draw.choice(['png', 'jpg', 'tif', 'gif', kind])}"
     path.write_bytes(damaged_bytes(formats[kind], draw))
@@ -236,7 +236,7 @@ def try_image(formats: dict[str, bytes], draw: random.Random) -> str:
     return "read"
 
 
-def prepare_archives() -> tuple[bytes, bytes]:
+def _prepare_archives() -> tuple[bytes, bytes]:
     import pickle
 
     buffer = io.BytesIO()
@@ -249,7 +249,7 @@ def prepare_archives() -> tuple[bytes, bytes]:
     return buffer.getvalue(), pickle.dumps(arrays, protocol=2)
 
 
-def try_archive(material: tuple[bytes, bytes], draw: random.Random) -> str:
+def _try_archive(material: tuple[bytes, bytes], draw: random.Random) -> str:
     import gzip
 
     packed, pickled = material
@@ -266,7 +266,7 @@ def try_archive(material: tuple[bytes, bytes], draw: random.Random) -> str:
     return "an archive"
 
 
-def prepare_sets() -> dict[str, dict[str, bytes]]:
+def _prepare_sets() -> dict[str, dict[str, bytes]]:
     images = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(2))
     labels = torch.arange(6) % 3
     found = {}
@@ -286,7 +286,7 @@ def prepare_sets() -> dict[str, dict[str, bytes]]:
     return found
 
 
-def try_set(sets: dict[str, dict[str, bytes]], draw: random.Random) -> str:
+def _try_set(sets: dict[str, dict[str, bytes]], draw: random.Random) -> str:
     kind = draw.choice(list(sets))
     files = sets[kind]
     chosen = draw.choice(["set.json", draw.choice(list(files))])
@@ -312,7 +312,7 @@ DTYPES = (
 )
 
 
-def try_tensor(model: torch.nn.Module, draw: random.Random) -> str:
+def _try_tensor(model: torch.nn.Module, draw: random.Random) -> str:
     generator = torch.Generator().manual_seed(draw.randrange(2**31))
     images, labels = _odd_images(draw, generator), _odd_labels(draw, generator)
     name = draw.choice(ATTACKS)
@@ -327,8 +327,10 @@ def try_tensor(model: torch.nn.Module, draw: random.Random) -> str:
 
 def _odd_images(draw: random.Random, generator: torch.Generator) -> Any:
     shape = draw.choice(
-        [(2, 1, 8, 8), (2, 1, 8, 8), (1, 8, 8), (8, 8), (2, 8, 8, 1), (0, 1, 8, 8), (2, 1, 9, 8)]
-        + [(2, 3, 8, 8), (2, 1, 0, 8), (2, 1, 8, 8, 1), (2,), (), (2, 1, 1, 1)]
+        [
+            *((2, 1, 8, 8), (2, 1, 8, 8), (1, 8, 8), (8, 8), (2, 8, 8, 1), (0, 1, 8, 8)),
+            *((2, 1, 9, 8), (2, 3, 8, 8), (2, 1, 0, 8), (2, 1, 8, 8, 1), (2,), (), (2, 1, 1, 1)),
+        ]
     )
     images: Any = torch.rand(shape, generator=generator)
     kind = draw.randrange(14)
@@ -376,8 +378,8 @@ def _odd_labels(draw: random.Random, generator: torch.Generator) -> Any:
 CHEAP = ("models", "attacks", "runs", "results", "compare", "data", "resume", "integrate", "train")
 
 
-def prepare_commands() -> list[str]:
-    files = prepare_results()
+def _prepare_commands() -> list[str]:
+    files = _prepare_results()
     for name in ("r1", "r2"):
         folder = _fresh(name)
         for file, content in files.items():
@@ -389,7 +391,7 @@ def prepare_commands() -> list[str]:
     return [*options.split(), "r1", "r2", "runs", "runs/one", "words.yaml", "digits", "best"]
 
 
-def try_command(vocabulary: list[str], draw: random.Random) -> str:
+def _try_command(vocabulary: list[str], draw: random.Random) -> str:
     words = [draw.choice([*CHEAP, *CHEAP, *COMMANDS, "", "helpp", "-h", "help"])]
     for _ in range(draw.randrange(6)):
         odd = str(draw.choice(ODD)).replace("/", "").replace("..", "")[:200]
@@ -413,15 +415,15 @@ def try_command(vocabulary: list[str], draw: random.Random) -> str:
 
 
 GENERATORS: dict[str, tuple[Callable[[], Any], Attempt]] = {
-    "recipes": (prepare_recipes, try_recipe),
-    "configs": (prepare_configs, try_config),
-    "checkpoints": (prepare_checkpoints, try_checkpoint),
-    "weights": (prepare_weights, try_weights),
-    "journals": (prepare_journals, try_journal),
-    "results": (prepare_results, try_results),
-    "images": (prepare_images, try_image),
-    "archives": (prepare_archives, try_archive),
-    "sets": (prepare_sets, try_set),
-    "tensors": (_small, try_tensor),
-    "commands": (prepare_commands, try_command),
+    "recipes": (_prepare_recipes, _try_recipe),
+    "configs": (_prepare_configs, _try_config),
+    "checkpoints": (_prepare_checkpoints, _try_checkpoint),
+    "weights": (_prepare_weights, _try_weights),
+    "journals": (_prepare_journals, _try_journal),
+    "results": (_prepare_results, _try_results),
+    "images": (_prepare_images, _try_image),
+    "archives": (_prepare_archives, _try_archive),
+    "sets": (_prepare_sets, _try_set),
+    "tensors": (_small, _try_tensor),
+    "commands": (_prepare_commands, _try_command),
 }
