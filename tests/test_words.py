@@ -114,6 +114,8 @@ def test_help_and_version(capsys):
     for word in ("-V", "--version"):
         assert main([word]) == 0
         assert re.fullmatch(r"enresnet \d+\.\d+\.\d+\n", capsys.readouterr().out)
+    assert main(["evaluate", "a\x1b[31mred"]) == 2
+    assert "found a\\x1b[31mred" in capsys.readouterr().err
     assert main(["help", "evalaute"]) == 2
     assert "Did you mean evaluate" in capsys.readouterr().err
 

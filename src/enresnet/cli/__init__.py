@@ -41,6 +41,9 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    for word in words:
+        if for_terminal(word) != word:  # it would reach the terminal in some message
+            return _refuse(f"arguments must be without control characters, found {word}")
     if not words or words[0] in ("-h", "--help"):
         print(_help())
         return 0
