@@ -36,6 +36,7 @@ FOUNDATION = [
     "processes",
     "progress",
     "randomness",
+    "reading",
 ]  # single files that import nothing of ours
 
 

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from enresnet.files import is_leftover, locked, replacing
+from enresnet.reading import regular_file
 
 HEADER = "header.json"
 
@@ -65,7 +66,7 @@ class Journal:
         """Return what every process has written, by the name of the piece of work."""
         found: dict[str, dict[str, Any]] = {}
         for path in sorted(self.folder.glob("*.jsonl")):
-            for line in path.read_bytes().splitlines():
+            for line in regular_file(path).read_bytes().splitlines():
                 digest, _, content = line.partition(b" ")
                 if digest == _digest(content):
                     entry = json.loads(content)

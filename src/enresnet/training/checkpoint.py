@@ -19,6 +19,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from enresnet.files import replacing
+from enresnet.reading import regular_file
 
 FORMAT = "enresnet-state-1"
 KEPT = 2
@@ -61,7 +62,7 @@ def newest_checkpoint(
 
 def facts_of(path: Path) -> dict[str, Any]:
     """Return the plain part of a checkpoint, without reading the tensors."""
-    with safe_open(path, framework="pt") as file:
+    with safe_open(regular_file(path), framework="pt") as file:
         facts: dict[str, Any] = json.loads((file.metadata() or {})["facts"])
     return facts
 
@@ -76,7 +77,7 @@ def _path(folder: Path, step: int) -> Path:
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    with safe_open(path, framework="pt") as file:
+    with safe_open(regular_file(path), framework="pt") as file:
         header = file.metadata() or {}
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if header.get("format") != FORMAT:
