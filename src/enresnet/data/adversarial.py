@@ -23,8 +23,10 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from enresnet import checks
+from enresnet.data.decoding import opened
 from enresnet.data.images import Images, from_dataset
 from enresnet.files import replacing
+from enresnet.reading import regular_file
 
 ABOUT = "set.json"
 FORMAT = "enresnet-adversarial-set-1"
@@ -63,7 +65,7 @@ class AdversarialSet:
             not folder.is_dir() or (any(folder.iterdir()) and not path.exists())
         ):
             raise FileExistsError(f"{folder} exists already and is no set of images")
-        there = json.loads(path.read_text()) if path.exists() else self._about
+        there = json.loads(regular_file(path).read_text()) if path.exists() else self._about
         if there != self._about:
             differing = ", ".join(
                 name
@@ -192,7 +194,7 @@ def describe_adversarial_set(folder: Path) -> dict[str, Any]:
     """Return what made a set."""
     path = folder / ABOUT
     try:
-        about: dict[str, Any] = json.loads(path.read_text())
+        about: dict[str, Any] = json.loads(regular_file(path).read_text())
     except FileNotFoundError:
         raise FileNotFoundError(f"{folder} is no set of attacked images: no {ABOUT}") from None
     except ValueError as error:
@@ -215,7 +217,7 @@ class _Shards(Dataset[tuple[Tensor, int]]):
             if int(path.stem) != len(self.labels):
                 raise _not_whole(folder, len(self.labels), int(path.stem) - 1)
             try:
-                with safe_open(path, framework="pt") as file:
+                with safe_open(regular_file(path), framework="pt") as file:
                     labels = file.get_tensor("labels").tolist()
             except SafetensorError as error:
                 raise ValueError(f"{path} is not a whole safetensors file: {error}") from error
@@ -254,7 +256,9 @@ class _Pictures(Dataset[tuple[Tensor, int]]):
         return len(self._paths)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        with Image.open(self._paths[index]) as picture:
+        with opened(self._paths[index]) as picture:
+            if picture.mode not in ("L", "RGB"):
+                raise ValueError(f"it must be gray or RGB of 8 bits, found {picture.mode}")
             pixels = torch.from_numpy(np.array(picture))
         image = pixels[None] if pixels.ndim == 2 else pixels.permute(2, 0, 1)
         return image, self.labels[index]
