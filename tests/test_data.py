@@ -1,5 +1,10 @@
 """Images in memory, in folders, in datasets: how they are read, cut, split and moved."""
 
+import os
+import struct
+import zlib
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +12,8 @@ from PIL import Image
 from torch.utils.data import TensorDataset
 
 from enresnet.data import Augmentation, Images, from_dataset, load_data
+from enresnet.data.decoding import eight_bit, opened, read_square
+from enresnet.data.names import load_test_images
 from problems import seeded
 
 RNG = np.random.default_rng(0)
@@ -42,6 +49,16 @@ def write_image(path, size, mode="RGB"):
     depth = () if mode == "L" else (3,)
     array = RNG.integers(0, 256, (*size[::-1], *depth), dtype=np.uint8)
     Image.fromarray(array).save(path)
+
+
+def write_folders(root, counts):
+    for name, count in counts.items():
+        for index in range(count):
+            write_image(root / name / "cat" / f"{index}.png", (32, 32))
+            write_image(root / name / "dog" / f"{index}.png", (32, 32))
+
+
+_resize = Image.Image.resize
 
 
 class TestFolder:
@@ -104,6 +121,107 @@ class TestFolder:
             load_data(tmp_path / "two")
         with pytest.raises(ValueError, match="size must be at least 8"):
             load_data(tmp_path / "two", size=4)
+
+    @pytest.mark.parametrize("name", ["val", "valid", "validation"])
+    def test_validation_folders_are_the_test_where_there_is_no_other(self, tmp_path, name):
+        write_folders(tmp_path, {"train": 10, name: 3})
+        data = load_data(tmp_path)
+        assert data.classes == ("cat", "dog")
+        assert (len(data.train), len(data.validation), len(data.test)) == (18, 2, 6)
+        assert data.test.origin == f"all images in {tmp_path / name}"
+        assert len(load_test_images(tmp_path)) == 6
+        write_folders(tmp_path, {"test": 4})  # now they are for validation
+        data = load_data(tmp_path)
+        assert (len(data.train), len(data.validation), len(data.test)) == (20, 6, 8)
+        assert data.test.origin == f"all images in {tmp_path / 'test'}"
+        assert len(load_test_images(tmp_path)) == 8
+
+    @pytest.mark.parametrize(
+        ("splits", "words"),
+        [
+            (["train"], "for training and for tests, found only train, named like splits"),
+            (["val"], "for training and for tests, found only val, named like splits"),
+            (["test", "val"], "for training and for tests, found only test, named like splits"),
+            (["Train", "Val"], "must hold classes, found only Train, Val, named like splits"),
+            (["train", "val", "valid"], "val and valid, which mean the same: keep one"),
+        ],
+    )
+    def test_splits_are_not_classes(self, tmp_path, splits, words):
+        write_folders(tmp_path, dict.fromkeys(splits, 6))
+        with pytest.raises(ValueError, match=words):
+            load_data(tmp_path)
+
+    def test_a_class_may_be_called_like_a_split(self, tmp_path):
+        for name in ("train", "car", "plane"):
+            for index in range(6):
+                write_image(tmp_path / name / f"{index}.png", (32, 32))
+        assert load_data(tmp_path).classes == ("car", "plane", "train")
+
+    def test_a_test_folder_is_a_test_set_whole(self, tmp_path):
+        write_folders(tmp_path, {"x": 15})
+        images = load_test_images(tmp_path / "x")
+        assert len(images) == 30
+        assert images.origin == f"all images in {tmp_path / 'x'}"
+        assert load_data(tmp_path / "x").test.origin.startswith("a tenth of the images in")
+        write_folders(tmp_path / "y", {"train": 3})
+        with pytest.raises(ValueError, match="holds train but neither test nor val"):
+            load_test_images(tmp_path / "y")
+
+    def test_what_is_no_file_is_refused(self, tmp_path):
+        write_folders(tmp_path, {"x": 6})
+        os.mkfifo(tmp_path / "x" / "cat" / "pipe.png")
+        with pytest.raises(ValueError, match=r"pipe\.png must be a plain file, found a pipe"):
+            load_data(tmp_path / "x")
+
+
+class TestPixels:
+    """Every kind of pixel is converted rightly or refused."""
+
+    @pytest.mark.parametrize(
+        ("values", "options", "expected"),
+        [
+            (np.float32([[0, 0.5, 1]]), {}, [0, 128, 255]),
+            (np.uint16([[0, 125 * 256 + 7, 65535]]), {}, [0, 125, 255]),
+            (np.uint16([[0, 125 * 256 + 7, 65535]]), {262: 0}, [255, 130, 0]),  # white is zero
+            (np.uint8([[0, 125, 255]]), {}, [0, 125, 255]),
+            (np.float32([[0, 0.5, 1.5]]), {}, r"must lie in \[0, 1\], found 0 to 1.5"),
+            (np.float32([[0, 0.5, np.nan]]), {}, r"must lie in \[0, 1\]"),
+            (np.int32([[0, 70000, 5]]), {}, "32 bits, for which no white is agreed on"),
+            (np.uint8([[0, 125, 255]]), {339: 2}, "signed"),
+        ],
+    )
+    def test_tiff(self, tmp_path, values, options, expected):
+        path = tmp_path / "x.tif"
+        large = np.repeat(np.repeat(values, 8, axis=0), 8, axis=1)
+        Image.fromarray(large).save(path, tiffinfo=options)
+        if isinstance(expected, str):
+            with pytest.raises(ValueError, match=f"x.tif is not a whole image.*{expected}"):
+                read_square(path, 8, gray=True)
+            return
+        with opened(path) as image:
+            assert np.asarray(eight_bit(image))[0, ::8].tolist() == expected
+        middle = read_square(path, 8, gray=True)
+        assert middle.unique().tolist() == [expected[1]]
+
+    def test_a_strip_takes_no_more_than_its_middle(self, tmp_path):
+        strip = np.zeros((1, 300_000), dtype=np.uint8)
+        strip[0, 149_999:150_001] = 255
+        Image.fromarray(strip).save(tmp_path / "x.png")
+        with patch.object(Image.Image, "resize", autospec=True, side_effect=_resize) as resized:
+            assert read_square(tmp_path / "x.png", 32, gray=False).max() == 255
+        assert np.prod(resized.call_args.args[1]) < 1e6
+
+    def test_a_small_file_that_claims_a_large_image_is_refused(self, tmp_path):
+        def chunk(name, content):
+            whole = name + content
+            return struct.pack(">I", len(content)) + whole + struct.pack(">I", zlib.crc32(whole))
+
+        header = struct.pack(">IIBBBBB", 12_000, 6_000, 8, 2, 0, 0, 0)
+        (tmp_path / "x.png").write_bytes(
+            b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b""))
+        )
+        with pytest.raises(ValueError, match="claims 12000 x 6000 pixels.*make it smaller"):
+            read_square(tmp_path / "x.png", 32, gray=False)
 
 
 class TestDataset:

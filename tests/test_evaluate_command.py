@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from enresnet import progress
 from enresnet.attacks import PGD
@@ -23,6 +24,7 @@ IMAGES, LABELS = random_problem((40, 3, 8, 8))
 
 MODULE = """
 import torch
+from PIL import Image
 from enresnet.models import create_model
 
 def noisy():
@@ -328,3 +330,32 @@ def test_a_reader_that_has_seen_enough_is_no_error():
     ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert ended.stderr == ""
     assert ended.stdout.splitlines()[-1] in ("141", "0")  # 0 where all was written in time
+
+
+class TestFolders:
+    """A test folder is a test set, whole; of its own folder a run tests on what it kept."""
+
+    @staticmethod
+    def write(root, number):
+        generator = torch.Generator().manual_seed(number)
+        for name in ("cat", "dog"):
+            (root / name).mkdir(parents=True)
+            for index in range(number):
+                pixels = torch.randint(256, (8, 8, 3), generator=generator, dtype=torch.uint8)
+                Image.fromarray(pixels.numpy()).save(root / name / f"{index}.png")
+
+    def test_all_of_it_or_what_was_kept(self, here, capsys):
+        self.write(here / "own", 20)
+        self.write(here / "others", 15)
+        words = ["--model", "resnet8", "--data", "own", "--size", "8", "--recipe", "natural"]
+        assert main(["train", *words, "--epochs", "1", "--out", "run"]) == 0
+        for data, number, said in (
+            ([], 4, "a tenth of the images in"),
+            (["--data", "own"], 4, "a tenth of the images in"),
+            (["--data", "others"], 30, "all images in others"),
+        ):
+            capsys.readouterr()
+            words = ["--attacks", "fgsm", "--json", "found.json", *data]
+            assert main(["evaluate", "run", *words]) == 0
+            assert json.loads(Path("found.json").read_text())["natural"]["images"] == number
+            assert f"test images: {number}, {said}" in capsys.readouterr().err

@@ -1,14 +1,16 @@
 """Accuracies and their intervals."""
 
+import gc
 import math
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 import enresnet
 from enresnet.attacks import FGSM, IFGSM, RandomNoise
-from enresnet.data import Images
+from enresnet.data import Images, from_dataset
 from enresnet.evaluation import accuracy_interval, evaluate, transfer
 from problems import SmallNet, assert_same_state, random_problem, seeded, snapshot
 
@@ -164,3 +166,34 @@ def test_a_model_that_gives_nan_is_refused():
 def test_bad_input(arguments, options, error, words):
     with pytest.raises(error, match=words):
         evaluate(SmallNet(), *arguments, **options)
+
+
+@pytest.mark.parametrize(
+    ("reading", "journal"), [("tensors", False), ("in memory", True), ("streamed", False)]
+)
+def test_nothing_is_kept_of_a_batch_that_is_done(tmp_path, reading, journal):
+    """A few bytes kept of every batch scatter the memory, and the process grows with their number.
+
+    60,000 images of 96 x 96 once took 800 MB more than the first thousand.
+    """
+    images, labels = random_problem((60, 3, 8, 8))
+    pairs = TensorDataset((255 * images).to(torch.uint8), labels)
+    data = (
+        (images, labels)
+        if reading == "tensors"
+        else from_dataset(pairs, in_memory=reading == "in memory")
+    )
+    alive = []
+
+    class Counting(SmallNet):
+        def forward(self, x):
+            if len(x) == 5:  # a batch, not a first look
+                alive.append(
+                    sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+                )
+            return super().forward(x)
+
+    options = {"journal": tmp_path / "j", "seed": 0} if journal else {}
+    evaluate(Counting(classes=4).eval(), data, batch_size=5, draws=1, **options)
+    assert len(alive) >= 12
+    assert len(set(alive[-10:])) == 1, alive

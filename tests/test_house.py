@@ -36,6 +36,7 @@ FOUNDATION = [
     "processes",
     "progress",
     "randomness",
+    "reading",
     "text",
 ]  # single files that import nothing of ours
 

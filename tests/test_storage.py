@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from enresnet.models import Ensemble, create_model, load_model, save_model, seed_noise
+from enresnet.models.storage import _needed, describe
 from problems import SmallNet, seeded
 
 IMAGES = torch.rand(2, 1, 8, 8, generator=seeded())
@@ -199,6 +200,29 @@ class TestDamage:
         save_file(load_file(path), path, {"format": "enresnet-model-1", "model": description})
         with pytest.raises(ValueError, match="does not describe a model we can build"):
             load_model(path)
+
+    @pytest.mark.parametrize("members", [1, 3])
+    @pytest.mark.parametrize("kind", ["basic", "bottleneck"])
+    def test_a_large_network_without_its_tensors(self, path, members, kind):
+        """Tensors with a long side and nothing in them once vouched for 3 GB."""
+        network = {"widths": [9000, 9000], "num_classes": 3, "in_channels": 1, "block": kind}
+        description = {
+            "ensemble": {},
+            "members": [{"resnet": {"blocks": 1, **network}}] * members,
+        }
+        tensors = {str(number): torch.empty(9000, 0) for number in range(200)}
+        metadata = {"format": "enresnet-model-1", "model": json.dumps(description)}
+        save_file(tensors, path, metadata)
+        with pytest.raises(ValueError, match="larger than the tensors.*found 200 with 0"):
+            load_model(path)
+
+    @pytest.mark.parametrize("name", ["resnet8", "resnet11", "resnet29", "wrn10_2", "en2_resnet14"])
+    def test_the_least_that_a_network_needs_is_most_of_it(self, name):
+        model = create_model(name, **OPTIONS)
+        layers, numbers = _needed(describe(model))
+        stored = model.state_dict().values()
+        assert layers <= len(stored)
+        assert 0.5 < numbers / sum(tensor.numel() for tensor in stored) <= 1
 
     def test_other_tensors(self, path):
         tensors = load_file(path)

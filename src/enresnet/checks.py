@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import math
 import numbers
+import reprlib
 from collections.abc import Collection
 
 
@@ -17,7 +18,7 @@ def number(name: str, value: object, *, low: float = -math.inf, high: float = ma
         raise TypeError(f"{name} must be a number, found {_show(value)}")
     result = float(value)
     if not (math.isfinite(result) and low <= result <= high):
-        raise ValueError(f"{name} must be {_range(low, high)}, found {value!r}")
+        raise ValueError(f"{name} must be {_range(low, high)}, found {brief(value)}")
     return result
 
 
@@ -34,7 +35,7 @@ def choice(name: str, value: object, known: Collection[str]) -> str:
     """Return ``value`` if it is one of the known words."""
     if not isinstance(value, str) or value not in known:
         raise ValueError(
-            f"{name} must be one of {', '.join(sorted(known))}; found {value!r}"
+            f"{name} must be one of {', '.join(sorted(known))}; found {brief(value)}"
             + did_you_mean(value, known)
         )
     return value
@@ -46,8 +47,17 @@ def did_you_mean(value: object, known: Collection[str], *, most: int = 3) -> str
     return f". Did you mean {' or '.join(near)}?" if near else ""
 
 
+def brief(value: object) -> str:
+    """Return what an error shows of a value: its ``repr``, cut short, however much it holds."""
+    return _short.repr(value)
+
+
+_short = reprlib.Repr()
+_short.maxlevel, _short.maxstring, _short.maxother, _short.maxlong = 3, 80, 80, 80
+
+
 def _show(value: object) -> str:
-    return f"{value!r} of type {type(value).__name__}"
+    return f"{brief(value)} of type {type(value).__name__}"
 
 
 def _range(low: float, high: float) -> str:

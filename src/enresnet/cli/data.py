@@ -49,6 +49,8 @@ def command(
     ]
     write_json(json, rows)
     where = f" Verified; kept in {cache_folder()}." if name.startswith("cifar") else ""
+    if data.test.origin:
+        where = f" Test images: {data.test.origin}."
     print_table(rows, title=data.name, caption=f"Classes: {_some(data.classes)}.{where}")
 
 

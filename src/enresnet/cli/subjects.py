@@ -14,10 +14,12 @@ from typing import Any
 from torch import nn
 
 from enresnet.data import Images
+from enresnet.data.folder import Layout
 from enresnet.data.names import load_test_images
 from enresnet.evaluation.measure import looks_deterministic
 from enresnet.evaluation.record import Record
 from enresnet.models import find_pretrained, load_model
+from enresnet.processes import first_process
 from enresnet.training import Run
 
 DEFAULT_EPSILON = 8 / 255
@@ -43,8 +45,17 @@ class Subject:
         return Record(self.folder)
 
     def images(self, data: str | None) -> tuple[str, Images]:
-        """Return the name of the data asked for, or of its own, and the test images."""
-        if data is None and self.run is not None:
+        """Return the name of the data asked for, or of its own, and the test images.
+
+        Of a folder it is said which of its images these are.
+        """
+        name, images = self._find_images(data)
+        if images.origin and first_process():
+            print(f"test images: {len(images)}, {images.origin}", file=sys.stderr)
+        return name, images
+
+    def _find_images(self, data: str | None) -> tuple[str, Images]:
+        if self.run is not None and (data is None or self._trained_within(Path(data))):
             return self.run.config.data, self.run.config.load_data().test
         data = data or self.data
         if data is None:
@@ -53,6 +64,15 @@ class Subject:
         if not Path(data).is_dir():
             size, gray = None, False
         return data, load_test_images(data, size=size, gray=gray)
+
+    def _trained_within(self, folder: Path) -> bool:
+        """Return whether a folder is the run's own, without a part for tests.
+
+        Most of its images were trained on: a test takes those that the run kept for it.
+        """
+        assert self.run is not None
+        own = Path(self.run.config.data)
+        return folder.is_dir() and own.is_dir() and folder.samefile(own) and Layout.of(own).plain
 
     def usual_eot(self, images: Images) -> int:
         """Return how many draws a gradient needs: 1 for a model that answers twice the same."""

@@ -23,8 +23,10 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from enresnet import checks
+from enresnet.data.decoding import opened
 from enresnet.data.images import Images, from_dataset
 from enresnet.files import replacing
+from enresnet.reading import regular_file
 
 ABOUT = "set.json"
 FORMAT = "enresnet-adversarial-set-1"
@@ -202,7 +204,7 @@ def _not_whole(folder: Path, first: int, last: int) -> ValueError:
 def describe_adversarial_set(folder: Path) -> dict[str, Any]:
     """Return what made a set."""
     path = folder / ABOUT
-    if not path.is_file():
+    if not path.exists():
         raise FileNotFoundError(f"{folder} is no set of attacked images: no {ABOUT}")
     about = _read_about(path)
     if about.get("format") != FORMAT or about.get("kind") not in KINDS:
@@ -218,7 +220,7 @@ def describe_adversarial_set(folder: Path) -> dict[str, Any]:
 
 def _read_about(path: Path) -> dict[str, Any]:
     try:
-        about = json.loads(path.read_text())
+        about = json.loads(regular_file(path).read_text())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}; make the set again elsewhere") from error
     if not isinstance(about, dict):
@@ -249,7 +251,7 @@ class _Shards(Dataset[tuple[Tensor, int]]):
             if (first := _number(path, path.stem)) != len(self.labels):
                 raise _not_whole(folder, len(self.labels), first - 1)
             try:
-                with safe_open(path, framework="pt") as file:
+                with safe_open(regular_file(path), framework="pt") as file:
                     numbers = file.get_tensor("labels")
                     shape = file.get_slice("images").get_shape()
             except SafetensorError as error:
@@ -294,7 +296,9 @@ class _Pictures(Dataset[tuple[Tensor, int]]):
         return len(self._paths)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        with Image.open(self._paths[index]) as picture:
+        with opened(self._paths[index]) as picture:
+            if picture.mode not in ("L", "RGB"):
+                raise ValueError(f"it must be gray or RGB of 8 bits, found {picture.mode}")
             pixels = torch.from_numpy(np.array(picture))
         image = pixels[None] if pixels.ndim == 2 else pixels.permute(2, 0, 1)
         return image, self.labels[index]

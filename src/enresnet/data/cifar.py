@@ -28,6 +28,7 @@ from enresnet.files import replacing
 SITE = "https://www.cs.toronto.edu/~kriz"
 SIDE = 32
 PIXELS = 3 * SIDE * SIDE
+MOST_ROWS = 10_000  # images in one strip of the npm package
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -201,9 +202,13 @@ def _from_npm(spec: Cifar) -> Arrays:
 def _strip(content: bytes, name: str) -> np.ndarray[Any, Any]:
     """Return the images of a PNG that holds one a row, as N x 3 x 32 x 32."""
     with Image.open(io.BytesIO(content)) as image:
+        width, height = image.size
+        if width != SIDE * SIDE or height > MOST_ROWS:  # before any memory is taken for pixels
+            raise ValueError(
+                f"{name} must be {SIDE * SIDE} pixels wide and at most {MOST_ROWS} high, found "
+                f"{width} x {height}"
+            )
         rows = np.asarray(image.convert("RGB"))
-    if rows.shape[1] != SIDE * SIDE:
-        raise ValueError(f"{name} must be {SIDE * SIDE} pixels wide, found {rows.shape[1]}")
     return np.ascontiguousarray(rows.reshape(-1, SIDE, SIDE, 3).transpose(0, 3, 1, 2))
 
 

@@ -1,51 +1,136 @@
-"""A folder of images by class: ``ROOT/train/CLASS/*.png`` and ``ROOT/test/CLASS/*.png``.
+"""Folders of images by class, with or without folders for training and test above them.
 
-Without the folders train and test, the classes stand in ROOT itself and a tenth of the images, the
-same every time, is kept for testing. Images of any size and format that Pillow reads are scaled
-so that the shorter side fits, and cut to a square from the centre.
+``ROOT/train/CLASS/*.png`` and ``ROOT/test/CLASS/*.png``; beside them, or instead of test, may stand
+``val``, ``valid`` or ``validation``. Where there is no test folder, the validation images are the
+test images, as is the custom with ImageNet.
+
+``ROOT/CLASS/*.png`` is one set. For training a tenth of the images, the same every time, is kept
+for testing; as a test set it is taken whole. Images of any size and format that Pillow reads are
+scaled so that the shorter side fits, and cut to a square from the centre.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import torch
-from PIL import Image, ImageOps
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from enresnet import checks
+from enresnet.data.decoding import read_square
 from enresnet.data.images import Images, from_dataset
+from enresnet.reading import regular_file
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm"})
 TEST_FRACTION = 10
+TRAIN, TEST, VALIDATION = "train", "test", ("val", "valid", "validation")
+SPLITS = frozenset({TRAIN, TEST, *VALIDATION, "training", "testing"})  # names that no class has
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the images of a folder are; all None where the classes stand in the folder itself."""
+
+    train: Path | None = None
+    validation: Path | None = None
+    test: Path | None = None
+
+    @classmethod
+    def of(cls, root: Path) -> Layout:
+        """Return the layout of a folder; names alone decide."""
+        if not root.is_dir():
+            raise FileNotFoundError(f"no folder of images at {root}")
+        there = {path.name for path in root.iterdir() if path.is_dir() and path.name[0] != "."}
+        held_out = sorted(there.intersection(VALIDATION))
+        only_splits = bool(there) and all(name.lower() in SPLITS for name in there)
+        # A class may be called train, as vehicles are: only with its like it is a split.
+        paired = TRAIN in there and (TEST in there or held_out)
+        if not paired and not only_splits:
+            return cls()
+        if len(held_out) > 1:
+            raise ValueError(
+                f"{root} holds {' and '.join(held_out)}, which mean the same: keep one of them"
+            )
+        train, test = (root / name if name in there else None for name in (TRAIN, TEST))
+        validation = root / held_out[0] if held_out else None
+        if not (train or test or validation):
+            raise ValueError(f"{root} must hold classes, found {_named_like_splits(there)}")
+        return cls(train, validation, test)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the classes stand in the folder itself."""
+        return self == Layout()
+
+
+def _named_like_splits(names: set[str]) -> str:
+    return (
+        f"only {', '.join(sorted(names))}, named like splits: give the folder that holds the "
+        f"classes, or name its parts {TRAIN}, {TEST} and {VALIDATION[0]}"
+    )
 
 
 def load_folder(
     root: Path, *, size: int = 32, gray: bool = False, limit: int | None = None
-) -> tuple[Images, Images]:
-    """Return training and test images of ``size`` x ``size`` pixels, RGB or gray."""
-    if not root.is_dir():
-        raise FileNotFoundError(f"no folder of images at {root}")
+) -> tuple[Images, Images | None, Images]:
+    """Return images of ``size`` x ``size`` pixels, RGB or gray, for training, validation and test.
+
+    The second is None where the folder has none of its own, or has them for the test.
+    """
+    layout = Layout.of(root)
     checks.integer("size", size, low=8)
-    if (root / "train").is_dir() and (root / "test").is_dir():
-        train = _FolderDataset(root / "train", size, gray)
-        test = _FolderDataset(root / "test", size, gray)
-        if train.classes != test.classes:
-            odd = sorted(set(train.classes) ^ set(test.classes))
+    if layout.plain:
+        whole = _read(root, size, gray, limit)
+        if len(whole) < TEST_FRACTION:
             raise ValueError(
-                f"{root}: train and test must hold the same classes, these are in one only: "
+                f"{root} must hold at least {TEST_FRACTION} images, found {len(whole)}"
+            )
+        train, test = whole.split(len(whole) // TEST_FRACTION)
+        train = replace(train, origin=f"nine tenths of the images in {root}")
+        test = replace(test, origin=f"a tenth of the images in {root}, the same every time")
+        return train, None, test
+    held_out = layout.test or layout.validation
+    if layout.train is None or held_out is None:
+        there = {path.name for path in (layout.train, held_out) if path is not None}
+        raise ValueError(
+            f"{root} must hold images for training and for tests, found {_named_like_splits(there)}"
+        )
+    parts = [_read(layout.train, size, gray, limit), _read(held_out, size, gray, limit)]
+    if layout.test and layout.validation:
+        parts.insert(1, _read(layout.validation, size, gray, limit))
+    for part in parts[1:]:
+        if part.classes != parts[0].classes:
+            odd = sorted(set(part.classes) ^ set(parts[0].classes))
+            names = " and ".join(
+                p.name for p in (layout.train, layout.validation, layout.test) if p
+            )
+            raise ValueError(
+                f"{root}: {names} must hold the same classes, these are in one only: "
                 f"{', '.join(odd)}"
             )
-        return tuple(  # type: ignore[return-value]
-            from_dataset(part, labels=part.targets, limit=limit) for part in (train, test)
+    return parts[0], parts[1] if len(parts) == 3 else None, parts[-1]
+
+
+def load_test_folder(root: Path, *, size: int = 32, gray: bool = False) -> Images:
+    """Return the test images of a folder: those in test or val, or of plain class folders all."""
+    layout = Layout.of(root)
+    checks.integer("size", size, low=8)
+    held_out = root if layout.plain else layout.test or layout.validation
+    if held_out is None:
+        raise ValueError(
+            f"{root} holds {TRAIN} but neither {TEST} nor {VALIDATION[0]}: to test on the training "
+            f"images, give {layout.train}"
         )
+    return _read(held_out, size, gray, None)
+
+
+def _read(root: Path, size: int, gray: bool, limit: int | None) -> Images:
     dataset = _FolderDataset(root, size, gray)
-    whole = from_dataset(dataset, labels=dataset.targets, limit=limit)
-    if len(whole) < TEST_FRACTION:
-        raise ValueError(f"{root} must hold at least {TEST_FRACTION} images, found {len(whole)}")
-    return whole.split(len(whole) // TEST_FRACTION)
+    images = from_dataset(dataset, labels=dataset.targets, limit=limit)
+    some = "all" if len(images) == len(dataset) else f"the first {len(images)}"
+    return replace(images, origin=f"{some} images in {root}")
 
 
 class _FolderDataset(Dataset[tuple[Tensor, int]]):
@@ -61,7 +146,11 @@ class _FolderDataset(Dataset[tuple[Tensor, int]]):
             )
         self.files = []
         for label, name in enumerate(self.classes):
-            found = [f for f in sorted((root / name).rglob("*")) if f.suffix.lower() in SUFFIXES]
+            found = [
+                regular_file(path)
+                for path in sorted((root / name).rglob("*"))
+                if path.suffix.lower() in SUFFIXES and not path.is_dir()
+            ]
             if not found:
                 raise ValueError(f"class {name!r} has no images: none in {root / name}")
             self.files += [(file, label) for file in found]
@@ -75,28 +164,4 @@ class _FolderDataset(Dataset[tuple[Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         file, label = self.files[index]
-        try:
-            with Image.open(file) as image:
-                upright = _eight_bit(ImageOps.exif_transpose(image))
-                pixels = _square(upright.convert("L" if self.gray else "RGB"), self.size)
-        except Exception as error:  # decoders fail in many ways
-            raise ValueError(f"{file} is not a whole image: {error}") from error
-        return pixels, label
-
-
-def _eight_bit(image: Image.Image) -> Image.Image:
-    """Return 16-bit gray as 8-bit, which ``convert`` would cut off at 255."""
-    if not image.mode.startswith("I"):
-        return image
-    return Image.fromarray((np.asarray(image).astype(np.uint32) >> 8).astype(np.uint8))
-
-
-def _square(image: Image.Image, size: int) -> Tensor:
-    shorter = min(image.size)
-    width, height = (max(size, round(side * size / shorter)) for side in image.size)
-    left, top = (width - size) // 2, (height - size) // 2
-    if (width, height) != image.size:
-        image = image.resize((width, height), Image.Resampling.BICUBIC)
-    array = np.asarray(image.crop((left, top, left + size, top + size)))
-    tensor = torch.from_numpy(array.copy())
-    return tensor[None] if tensor.ndim == 2 else tensor.permute(2, 0, 1)
+        return read_square(file, self.size, gray=self.gray), label

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +60,15 @@ class Images:
     """Images N x C x H x W with a class number each.
 
     ``pixels`` are uint8 from 0 to ``levels`` (255, or 16 for the digits), or floating point in
-    [0, 1]; one tensor where they fit in memory. :meth:`batch` gives float32 in [0, 1].
+    [0, 1]; one tensor where they fit in memory. :meth:`batch` gives float32 in [0, 1]. ``origin``
+    says in words where the images of a folder are from.
     """
 
     pixels: Tensor | LazyPixels
     labels: Tensor
     classes: tuple[str, ...]
     levels: int = 255
+    origin: str = ""
 
     def __post_init__(self) -> None:
         if len(self.pixels.shape) != 4 or len(self.pixels) != len(self.labels):
@@ -138,7 +140,7 @@ class Images:
             pixels: Tensor | LazyPixels = self.pixels.narrowed(rows)
         else:
             pixels = self.pixels[rows]
-        return Images(pixels, self.labels[rows], self.classes, self.levels)
+        return replace(self, pixels=pixels, labels=self.labels[rows])
 
     def first(self, limit: int | None) -> Images:
         """Return the first ``limit`` images, or all."""

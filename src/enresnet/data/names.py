@@ -14,7 +14,7 @@ from enresnet.data.adversarial import is_adversarial_set, load_adversarial_set
 from enresnet.data.augment import Augmentation
 from enresnet.data.cifar import CIFAR10, CIFAR100, load_cifar
 from enresnet.data.digits import load_digits
-from enresnet.data.folder import load_folder
+from enresnet.data.folder import load_folder, load_test_folder
 from enresnet.data.images import Images, from_dataset
 
 
@@ -34,13 +34,14 @@ class DataSet:
         train: Any,
         test: Any,
         *,
+        validation: Any = None,
         name: str = "own",
         augmentation: Augmentation | None = None,
     ) -> DataSet:
         """Make one of :class:`Images` or any datasets of image/label pairs.
 
-        A tenth of the training images, the same every time, is held out for validation. The
-        default augmentation shifts by an eighth of the image and mirrors.
+        Without ``validation`` images a tenth of the training images, the same every time, is held
+        out for validation. The default augmentation shifts by an eighth of the image and mirrors.
         """
         train, test = (
             part if isinstance(part, Images) else from_dataset(part) for part in (train, test)
@@ -49,7 +50,10 @@ class DataSet:
             raise ValueError(f"{name} must have at least 2 training images, found {len(train)}")
         if augmentation is None:
             augmentation = Augmentation(pad=int(train.pixels.shape[3]) // 8)
-        train, validation = train.split(max(1, len(train) // 10))
+        if validation is None:
+            train, validation = train.split(max(1, len(train) // 10))
+        elif not isinstance(validation, Images):
+            validation = from_dataset(validation)
         return cls(name, train, validation, test, augmentation)
 
     @property
@@ -85,9 +89,14 @@ NAMES: dict[str, Callable[[Path | None], tuple[Images, Images]]] = {
 def load_test_images(
     name: str | os.PathLike[str], *, size: int | None = None, gray: bool = False
 ) -> Images:
-    """Return the test images of a data set, or those of a set of attacked images."""
+    """Return the test images of a data set, or those of a set of attacked images.
+
+    A folder of plain class folders is a test set, whole; ``origin`` says which images they are.
+    """
     if is_adversarial_set(Path(name)):
         return load_adversarial_set(Path(name))
+    if os.fspath(name) not in NAMES and Path(name).is_dir():
+        return load_test_folder(Path(name), size=32 if size is None else size, gray=gray)
     return load_data(name, size=size, gray=gray).test
 
 
@@ -103,12 +112,14 @@ def load_data(
 
     ``source`` is a folder of official files to take CIFAR from. ``size`` (32) and ``gray`` say what
     a folder's images become. ``limit`` keeps the first images of training and test. A tenth of the
-    training images, the same every time, is held out for validation (5,000 of CIFAR's).
+    training images, the same every time, is held out for validation (5,000 of CIFAR's), unless a
+    folder has both test and validation images.
     """
     if not isinstance(name, str | os.PathLike):
         raise TypeError(f"name must be a string or a path, found {name!r}")
     text = os.fspath(name)
     folder = None if text in NAMES else Path(text)
+    validation = None
     if source is not None and not text.startswith("cifar"):
         raise ValueError(f"source is for cifar10 and cifar100; {text} has none")
     if folder is None and (size is not None or gray):
@@ -122,11 +133,11 @@ def load_data(
         raise ValueError(f"{folder} is a set of attacked images: for evaluating, not for training")
     elif folder.is_dir():
         side = 32 if size is None else size
-        train, test = load_folder(folder, size=side, gray=gray, limit=limit)
+        train, validation, test = load_folder(folder, size=side, gray=gray, limit=limit)
         augmentation = None
     else:
         raise ValueError(
             f"unknown data set {text!r}: known are {', '.join(NAMES)}, or the path of a folder of "
             f"images by class{checks.did_you_mean(text, NAMES)}"
         )
-    return DataSet.of(train, test, name=text, augmentation=augmentation)
+    return DataSet.of(train, test, validation=validation, name=text, augmentation=augmentation)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from enresnet import native
 from enresnet.files import is_leftover, is_temporary, locked, remove, replacing, temporary_path
+from enresnet.reading import regular_file
 
 HEADER = "header.json"
 LOOPS = "native_loops"
@@ -80,7 +81,7 @@ class Journal:
         """Return what every process has written, by the name of the piece of work."""
         found: dict[str, dict[str, Any]] = {}
         for path in sorted(self.folder.glob("*.jsonl")):
-            for line in path.read_bytes().splitlines():
+            for line in regular_file(path).read_bytes().splitlines():
                 digest, _, content = line.partition(b" ")
                 if digest == _digest(content):
                     entry = json.loads(content)

@@ -26,7 +26,7 @@ from enresnet.attacks.precision import is_deterministic, our_network
 from enresnet.data import DataSet, Images, from_dataset
 from enresnet.evaluation.accuracy import Accuracy, Evaluation, summarise
 from enresnet.evaluation.journal import Journal
-from enresnet.evaluation.scoring import Scored, answers_alike, drawn_logits
+from enresnet.evaluation.scoring import answers_alike, drawn_logits
 from enresnet.evaluation.statistics import accuracy_interval
 from enresnet.evaluation.work import NATURAL, Keep, Share, Work, own_streams
 
@@ -152,20 +152,18 @@ def transfer_matrix(
 
     def gathered(oracle: str, attack: Attack | None, target: str) -> Accuracy:
         name = NATURAL if attack is None else attack.name
-        units = [unit for unit in results if (unit.oracle, unit.attack) == (oracle, name)]
-        parts = [results[unit] for unit in sorted(units, key=lambda unit: unit.start)]
-        claims = [part.claimed for part in parts if part.claimed is not None]
+        found = results[oracle, name]
         return summarise(
-            Scored.join([part.scored[target] for part in parts]),
+            found.scored[target],
             data,
-            seconds=sum(part.seconds for part in parts),
+            seconds=found.seconds,
             apart=same[target] or our_network(targets[target]) is not None,
             deterministic=same[target],
             attack=None if attack is None else repr(attack),
             settings=None if attack is None else attack.settings(),
-            claimed=torch.cat(claims) if claims else None,
-            gradients=sum(part.gradients for part in parts),
-            evaluations=sum(part.evaluations for part in parts),
+            claimed=found.claimed,
+            gradients=found.gradients,
+            evaluations=found.evaluations,
         )
 
     natural = {name: gathered("", None, name) for name in targets}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -106,6 +106,53 @@ class Result:
         )
 
 
+class Gathered:
+    """The results of one attack of one oracle on all images, filled in as they come.
+
+    The tensors are made whole before the work starts. Kept piece by piece, a few bytes of every
+    batch would stand between the large tensors of the next ones: the C library cannot close such
+    gaps, and the process would grow with the number of batches.
+    """
+
+    def __init__(self, images: int, draws: Mapping[str, int]) -> None:
+        self._whole = {}
+        for name, number in draws.items():
+            right, averaged, without = torch.zeros(3, images, number, dtype=torch.bool)
+            self._whole[name] = Scored(right, averaged, without, torch.zeros(images))
+        self._claims = torch.full((images,), -1, dtype=torch.int8)  # below 0: nothing was claimed
+        self._seconds, self._bad = dict.fromkeys(draws, 0.0), dict.fromkeys(draws, 0)
+        self._spent = [0.0, 0.0, 0.0]  # seconds, gradients, evaluations
+
+    def put(self, unit: Unit, result: Result) -> None:
+        """Take the result of a piece."""
+        rows = slice(unit.start, unit.stop)
+        for name, part in result.scored.items():
+            whole = self._whole[name]
+            whole.right[rows], whole.averaged[rows] = part.right, part.averaged
+            whole.without[rows], whole.confidence[rows] = part.without, part.confidence
+            self._seconds[name] += part.seconds
+            self._bad[name] += part.bad
+        if result.claimed is not None:
+            self._claims[rows] = result.claimed.to(torch.int8)
+        for place, amount in enumerate((result.seconds, result.gradients, result.evaluations)):
+            self._spent[place] += amount
+
+    def result(self) -> Result:
+        """Return all pieces as one."""
+        seconds, gradients, evaluations = self._spent
+        known = self._claims >= 0
+        return Result(
+            scored={
+                name: replace(whole, seconds=self._seconds[name], bad=self._bad[name])
+                for name, whole in self._whole.items()
+            },
+            seconds=seconds,
+            claimed=self._claims[known].bool() if known.any() else None,
+            gradients=int(gradients),
+            evaluations=int(evaluations),
+        )
+
+
 class Keep(Protocol):
     """A place for attacked images."""
 
@@ -136,9 +183,15 @@ class Work:
             (start, min(start + self.batch_size, len(self.data)))
             for start in range(0, len(self.data), self.batch_size)
         ]
+        return [Unit(*name, *place) for name in self._names() for place in places]
+
+    def _names(self) -> list[tuple[str, str]]:
+        """Return the oracle and the attack of all results; clean images have no oracle."""
         names = [("", NATURAL)] if self.natural else []
-        names += [(oracle, attack.name) for oracle in self.oracles for attack in self.attacks]
-        return [Unit(*name, *place) for name in names for place in places]
+        return names + [(oracle, attack.name) for oracle in self.oracles for attack in self.attacks]
+
+    def _empty(self) -> dict[tuple[str, str], Gathered]:
+        return {name: Gathered(len(self.data), self.draws) for name in self._names()}
 
     def header(self) -> dict[str, Any]:
         """Return what decides the results, as plain JSON."""
@@ -166,8 +219,8 @@ class Work:
         journal: Journal | None = None,
         share: Share | None = None,
         progress: bool | None = None,
-    ) -> dict[Unit, Result]:
-        """Do what is not in the journal yet, and return all results."""
+    ) -> dict[tuple[str, str], Result]:
+        """Do what is not in the journal yet, and return all results by oracle and attack."""
         share = share or Share()
         if share.count > 1 and journal is None:
             raise ValueError("journal must be given where several processes share the work")
@@ -176,14 +229,16 @@ class Work:
         if journal is not None and share.rank == 0:
             journal.start()
         share.wait()
-        done = {} if journal is None else self._done(journal)
+        found = self._empty()
+        done = [] if journal is None else self._read(journal, found)
         if done:
             self._check_identity()
         share.wait()  # no process writes before all have read
-        left = [unit for unit in self.units() if unit not in done]
+        there = set(done)
+        left = [unit for unit in self.units() if unit not in there]
         mine = left[share.rank :: share.count]
         total, before = (
-            sum(self._cost(unit) for unit in units) for units in ([*done, *mine], list(done))
+            sum(self._cost(unit) for unit in units) for units in ([*done, *mine], done)
         )
         writer = nullcontext(None) if journal is None else journal.writer(share.rank)
         show = False if share.rank else progress
@@ -195,25 +250,27 @@ class Work:
             for unit in mine:
                 with counted(advance, self._cost(unit), unit.attack) as passed:
                     result = self._compute(unit, reseed, passed)
-                done[unit] = result
+                found[unit.oracle, unit.attack].put(unit, result)
                 if append is not None:
                     append(unit.key, result.to_json())
         share.wait()
         if share.count > 1 and journal is not None:
-            done = self._done(journal)
+            found = self._empty()
+            self._read(journal, found)
             share.wait()  # the first to go on may remove it
-        return done
+        return {name: gathered.result() for name, gathered in found.items()}
 
     def _models(self) -> list[Model]:
         return [*self.oracles.values(), *self.targets.values()]
 
-    def _done(self, journal: Journal) -> dict[Unit, Result]:
-        entries = journal.entries()
-        return {
-            unit: Result.from_json(entries[unit.key])
-            for unit in self.units()
-            if unit.key in entries and self._is_kept(unit)
-        }
+    def _read(self, journal: Journal, found: Mapping[tuple[str, str], Gathered]) -> list[Unit]:
+        """Put what the journal holds into ``found``, and return which pieces that was."""
+        entries, done = journal.entries(), []
+        for unit in self.units():
+            if unit.key in entries and self._is_kept(unit):
+                found[unit.oracle, unit.attack].put(unit, Result.from_json(entries[unit.key]))
+                done.append(unit)
+        return done
 
     def _is_kept(self, unit: Unit) -> bool:
         return self.keep is None or unit.attack == NATURAL or self.keep.has(unit)

@@ -19,11 +19,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from enresnet import checks
 from enresnet.files import replacing
 from enresnet.models.ensemble import Ensemble
 from enresnet.models.noise import seed_noise
 from enresnet.models.pretrained import find_pretrained
-from enresnet.models.resnet import ResNet
+from enresnet.models.resnet import STEM_WIDTH, ResNet
 
 FORMAT = "enresnet-model-1"
 
@@ -139,17 +140,43 @@ def rebuild(description: dict[str, Any]) -> ResNet | Ensemble:
     if set(description) == {"ensemble", "members"}:
         members = [rebuild(member) for member in description["members"]]
         return Ensemble(members, **description["ensemble"])
-    raise ValueError(f"a description holds resnet, or ensemble and members; found {description}")
+    raise ValueError(
+        f"a description holds resnet, or ensemble and members; found {checks.brief(description)}"
+    )
 
 
 def _check_size(description: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Refuse a description of a network larger than the tensors that come with it."""
+    """Refuse a description of a network larger than the tensors that come with it.
+
+    Networks are built before their weights are filled in, so a few bytes could ask for any memory.
+    """
+    layers, numbers = _needed(description)
+    stored = sum(tensor.numel() for tensor in tensors.values())
+    if layers > len(tensors) or numbers > stored:
+        raise ValueError(
+            f"the network is larger than the tensors that come with it: it has at least {layers} "
+            f"tensors with {numbers} numbers, found {len(tensors)} with {stored}"
+        )
+
+
+def _needed(description: dict[str, Any]) -> tuple[int, int]:
+    """Return how many tensors a description asks for at least, and how many numbers in them."""
     if "members" in description:
-        for member in description["members"]:
-            _check_size(member, tensors)
-        return
+        parts = [_needed(member) for member in description["members"]]
+        return sum(layers for layers, _ in parts), sum(numbers for _, numbers in parts)
     network = description["resnet"]
-    largest = max((max(t.shape, default=0) for t in tensors.values()), default=0)
-    sides = [*network["widths"], network["num_classes"], network["in_channels"]]
-    if network["blocks"] * len(network["widths"]) > len(tensors) or max(sides) > largest:
-        raise ValueError("the network is larger than the tensors that come with it")
+    sides = {name: checks.integer(name, network[name], low=1) for name in _SIDES}
+    widths = [checks.integer("widths", width, low=1) for width in network["widths"]]
+    deep = network.get("block") == "bottleneck"
+    # Of a block only the convolutions count, in a first and in the others; BatchNorm is small.
+    layers, numbers, before = 2, 9 * STEM_WIDTH * sides["in_channels"], STEM_WIDTH
+    for width in widths:
+        after, own = (4 * width, 13 * width**2) if deep else (width, 9 * width**2)
+        entry = width if deep else 9 * width
+        numbers += before * entry + (sides["blocks"] - 1) * after * entry + sides["blocks"] * own
+        layers += sides["blocks"] * (18 if deep else 12)  # convolutions, and five a BatchNorm
+        before = after
+    return layers, numbers + before * sides["num_classes"]
+
+
+_SIDES = ("blocks", "num_classes", "in_channels")

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from enresnet.files import replacing
 from enresnet.models.storage import content_digest
+from enresnet.reading import regular_file
 
 FORMAT = "enresnet-state-1"
 KEPT = 2
@@ -60,7 +61,7 @@ def newest_checkpoint(
 
 def facts_of(path: Path) -> dict[str, Any]:
     """Return the plain part of a checkpoint, without reading the tensors."""
-    with safe_open(path, framework="pt") as file:
+    with safe_open(regular_file(path), framework="pt") as file:
         facts: dict[str, Any] = json.loads((file.metadata() or {})["facts"])
     return facts
 
@@ -75,7 +76,7 @@ def _path(folder: Path, step: int) -> Path:
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    with safe_open(path, framework="pt") as file:
+    with safe_open(regular_file(path), framework="pt") as file:
         header = file.metadata() or {}
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if header.get("format") != FORMAT:

@@ -10,10 +10,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from enresnet import checks
 from enresnet.models.noise import STD_OVER
+from enresnet.reading import parse_yaml, read_yaml
 from enresnet.training.schedule import SCHEDULES, one_cycle_rate, step_rate
 
 MEMORIES = ("auto", "lean", "plain")
@@ -160,21 +159,15 @@ def load_recipe(name: str, **overrides: Any) -> Recipe:
     """
     if name in list_recipes():
         text = (resources.files("enresnet.training.recipes") / f"{name}.yaml").read_text()
+        values = parse_yaml(text, name=f"recipe {name}")
     elif Path(name).suffix in (".yaml", ".yml"):
-        try:
-            text = Path(name).read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"recipe {name} is not UTF-8 text: {error}") from error
+        values = read_yaml(name, name=f"recipe {name}")
     else:
         known = list_recipes()
         raise ValueError(
             f"unknown recipe {name!r}: known are {', '.join(known)}, or the path of a YAML file"
             + checks.did_you_mean(name, known)
         )
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"recipe {name} is not YAML: {error}") from error
     recipe = recipe_from(values or {}, where=f"recipe {name}")
     changes = _plain_values(overrides, where="the overrides")
     if "epsilon" in changes and "step_size" not in changes and recipe.epsilon > 0:
@@ -216,7 +209,7 @@ _USED_WITH: dict[str, tuple[str, tuple[Any, ...]]] = {
 def recipe_from(values: object, *, where: str) -> Recipe:
     """Return the recipe that plain values describe; numbers may be written as 8/255."""
     if not isinstance(values, dict):
-        raise ValueError(f"{where} must be a list of field: value, found {values!r}")
+        raise ValueError(f"{where} must be a list of field: value, found {checks.brief(values)}")
     return Recipe(**_plain_values(values, where=where))
 
 
@@ -225,8 +218,8 @@ def _plain_values(values: dict[str, Any], *, where: str) -> dict[str, Any]:
     for key in values:
         if key not in known:
             raise ValueError(
-                f"{where} has an unknown field {key!r}{checks.did_you_mean(key, known)} "
-                f"Known are {', '.join(known)}"
+                f"{where} has an unknown field {checks.brief(key)}"
+                f"{checks.did_you_mean(key, known)} Known are {', '.join(known)}"
             )
     return {key: _plain(key, value, where) for key, value in values.items()}
 
@@ -237,7 +230,7 @@ def ratio(text: str) -> float:
         above, _, below = text.partition("/")
         return float(above) / float(below) if below else float(above)
     except (ValueError, ZeroDivisionError):
-        raise ValueError(f"{text!r} is not a number such as 0.03 or 8/255") from None
+        raise ValueError(f"{checks.brief(text)} is not a number such as 0.03 or 8/255") from None
 
 
 _WORDS = ("objective", "teacher", "schedule", "attack_mode", "std_over", "memory")
@@ -246,10 +239,12 @@ _SWITCHES = ("reset_momentum", "awp", "compensate", "augment")
 
 def _plain(key: str, value: object, where: str) -> Any:
     if key in _SWITCHES and not isinstance(value, bool):
-        raise ValueError(f"{where}: {key} must be true or false, found {value!r}")
+        raise ValueError(f"{where}: {key} must be true or false, found {checks.brief(value)}")
     if key == "milestones":
         if not isinstance(value, list | tuple):
-            raise ValueError(f"{where}: milestones must be a list such as [0.5], found {value!r}")
+            raise ValueError(
+                f"{where}: milestones must be a list such as [0.5], found {checks.brief(value)}"
+            )
         return tuple(_plain("milestone", item, where) for item in value)
     if isinstance(value, str) and key not in _WORDS:
         try:

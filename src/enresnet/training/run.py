@@ -35,6 +35,7 @@ from enresnet.models import (
     set_lean,
 )
 from enresnet.randomness import named_generator
+from enresnet.reading import read_yaml
 from enresnet.training.checkpoint import checkpoints
 from enresnet.training.engine import PRECISIONS
 from enresnet.training.recipe import Recipe, recipe_from
@@ -218,14 +219,13 @@ class Run:
         path = folder / "config.yaml"
         if not path.is_file():
             raise FileNotFoundError(f"{folder} is not a run: it has no config.yaml")
-        try:
-            values = yaml.safe_load(path.read_text())
-        except yaml.YAMLError as error:
-            raise ValueError(f"{path} is not YAML: {error}") from error
+        values = read_yaml(path)
         known = [spec.name for spec in fields(RunConfig)]
         if not isinstance(values, dict) or not set(values) <= set(known):
-            odd = sorted(set(values) - set(known)) if isinstance(values, dict) else values
-            raise ValueError(f"{path} must hold {', '.join(known)}; found {odd}")
+            odd = (
+                [key for key in values if key not in known] if isinstance(values, dict) else values
+            )
+            raise ValueError(f"{path} must hold {', '.join(known)}; found {checks.brief(odd)}")
         recipe = recipe_from(values.pop("recipe", {}), where=str(path))
         missing = [name for name in ("model", "data") if name not in values]
         if missing:

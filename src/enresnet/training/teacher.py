@@ -35,16 +35,19 @@ def teacher_answers(
     """
     teacher = load_teacher(source).to(engine.device).eval()
     seed_noise(teacher, named_generator(seed, "teacher noise"))
-    found = []
+    answers: Tensor | None = None
     for start in range(0, len(images), BATCH):
-        batch, _ = images.batch(slice(start, start + BATCH))
+        rows = slice(start, start + BATCH)
+        batch, _ = images.batch(rows)
         batch = batch.to(engine.device)
         with engine.autocast():
             logits = [teacher(x) for x in ([batch, batch.flip(3)] if mirror else [batch])]
         mean = sum(one.float().softmax(dim=1) for one in logits) / len(logits)
         assert isinstance(mean, Tensor)
-        found.append(mean.clamp_min(torch.finfo(torch.float32).tiny).log().cpu())
-    answers = torch.cat(found)
+        if answers is None:  # whole at once: pieces kept between batches would scatter the memory
+            answers = torch.empty(len(images), mean.shape[1])
+        answers[rows] = mean.clamp_min(torch.finfo(torch.float32).tiny).log()
+    assert answers is not None  # there is at least one image
     if answers.shape[1] != len(images.classes):
         raise ValueError(
             f"teacher must tell the data's {len(images.classes)} classes apart: {source} tells "

@@ -1,0 +1,113 @@
+"""Files that others may have written, read within bounds.
+
+A name says nothing of what stands behind it: a FIFO never ends, a few lines of YAML can describe
+more than any memory holds. What is refused is refused in a sentence.
+"""
+
+from __future__ import annotations
+
+import os
+import reprlib
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+LARGEST_YAML = 1 << 16  # bytes; ours have two thousand
+MOST_NODES = 10_000  # values with all aliases written out; ours have a hundred
+DEEPEST = 16  # levels of nesting; ours have three
+
+
+def regular_file(path: str | os.PathLike[str]) -> Path:
+    """Return ``path`` if it is a plain file, or a link to one: only those are sure to end."""
+    found = Path(path)
+    if not found.exists():
+        raise FileNotFoundError(f"{found} does not exist")
+    if not found.is_file():
+        kind = "a folder" if found.is_dir() else "a pipe, a socket or a device"
+        raise ValueError(f"{found} must be a plain file, found {kind}: remove it")
+    return found
+
+
+def read_yaml(path: str | os.PathLike[str], *, name: str | None = None) -> Any:
+    """Return what a YAML file holds, as plain values; ``name`` is what errors call the file."""
+    where = name or str(path)
+    with regular_file(path).open("rb") as file:
+        content = file.read(LARGEST_YAML + 1)
+    if len(content) > LARGEST_YAML:
+        raise ValueError(f"{where} must be at most {LARGEST_YAML} bytes of YAML, found more")
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{where} is not UTF-8 text: {error}") from error
+    return parse_yaml(text, name=where)
+
+
+def parse_yaml(text: str, *, name: str) -> Any:
+    """Return what a YAML text holds, as plain values.
+
+    Raises:
+        ValueError: It is not YAML, names a field twice, or is larger or deeper than a recipe or the
+            configuration of a run can be.
+    """
+    try:
+        return yaml.load(text, _Loader)
+    except _RefusedError as error:
+        raise ValueError(f"{name} is refused: {error}") from error
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+        # Numbers and dates that cannot be are errors of Python's, not of YAML's.
+        raise ValueError(f"{name} is not YAML: {error}") from error
+
+
+class _RefusedError(yaml.MarkedYAMLError):
+    """YAML that we do not take."""
+
+
+class _Loader(yaml.SafeLoader):
+    """A SafeLoader with bounds, to which a field named twice is an error."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._depth = 0
+        self._sizes: dict[int, int] = {}  # of finished nodes, all aliases written out
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        alias = event if isinstance(event, yaml.AliasEvent) else None
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise self._refusal(f"nested more than {DEEPEST} deep", event)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if alias is not None and id(node) not in self._sizes:
+            raise self._refusal(f"*{alias.anchor} holds itself", alias)
+        if node is not None and alias is None:
+            self._sizes[id(node)] = self._size(node)
+            if self._sizes[id(node)] > MOST_NODES:
+                raise self._refusal(f"more than {MOST_NODES} values, aliases written out", node)
+        return node
+
+    def _size(self, node: yaml.Node) -> int:
+        if isinstance(node, yaml.MappingNode):
+            inside = [part for pair in node.value for part in pair]
+        else:
+            inside = node.value if isinstance(node, yaml.SequenceNode) else []
+        return 1 + sum(self._sizes[id(part)] for part in inside)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        if isinstance(node, yaml.MappingNode):  # the constructor says what is wrong with others
+            seen: set[Hashable] = set()
+            for key, _ in node.value:
+                if key.tag == "tag:yaml.org,2002:merge":  # what it brings may be overridden
+                    continue
+                field = self.construct_object(key, deep=True)
+                if isinstance(field, Hashable):
+                    if field in seen:
+                        raise self._refusal(f"{reprlib.repr(field)} is there twice", key)
+                    seen.add(field)
+        return super().construct_mapping(node, deep=deep)
+
+    @staticmethod
+    def _refusal(problem: str, at: Any) -> _RefusedError:
+        return _RefusedError(None, None, problem, at.start_mark)

@@ -1,0 +1,92 @@
+"""Files that others wrote are read within bounds, and refused in a sentence."""
+
+import json
+import os
+
+import pytest
+
+from enresnet.cli import main
+from enresnet.data.adversarial import AdversarialSet, load_adversarial_set
+from enresnet.evaluation.journal import Journal
+from enresnet.reading import parse_yaml, read_yaml, regular_file
+from enresnet.training import Run, load_recipe
+from enresnet.training.checkpoint import newest_checkpoint
+
+BOMB = "epochs: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n" for level in range(1, 9)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (BOMB, "is refused: more than 10000 values"),
+        ("a: &a [*a]", r"is refused: \*a holds itself"),
+        ("[" * 5000, "is refused: nested more than 16 deep"),
+        ("- " * 5000, "is refused: nested more than 16 deep"),
+        ("epochs: 3\nsteps: 1\nepochs: 4", "is refused: 'epochs' is there twice"),
+        ("recipe: {epochs: 3, epochs: 4}", "is refused: 'epochs' is there twice"),
+        ("epochs: " + "9" * 5000, "is not YAML"),
+        ("epochs: 2001-99-99", "is not YAML"),
+        ("epochs: [", "is not YAML"),
+        ("#" * 70_000, "must be at most 65536 bytes"),
+    ],
+)
+def test_yaml_is_bounded(tmp_path, text, words):
+    for path, read in (
+        (tmp_path / "x.yaml", lambda: load_recipe(str(tmp_path / "x.yaml"))),
+        (tmp_path / "config.yaml", lambda: Run.open(tmp_path)),
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=words) as raised:
+            read()
+        assert path.name in str(raised.value)
+        assert len(str(raised.value)) < 1000
+
+
+def test_what_yaml_may_do():
+    text = "a: &a {x: 1, y: [1, 2.5, null]}\nb: *a\nc: {<<: *a, x: 2}"
+    plain = {"x": 1, "y": [1, 2.5, None]}
+    assert parse_yaml(text, name="x") == {"a": plain, "b": plain, "c": {**plain, "x": 2}}
+
+
+@pytest.mark.parametrize("value", ["[" + "x, " * 3000 + "]", "x" * 60_000])
+def test_errors_show_little_of_a_large_value(tmp_path, value):
+    path = tmp_path / "x.yaml"
+    for field in ("objective", "milestones", "awp", "epochs"):
+        path.write_text(f"{field}: {value}")
+        with pytest.raises((ValueError, TypeError)) as raised:
+            load_recipe(str(path))
+        assert len(str(raised.value)) < 1000
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path, capsys):
+    os.mkfifo(tmp_path / "x.yaml")
+    with pytest.raises(ValueError, match=r"x\.yaml must be a plain file, found a pipe"):
+        read_yaml(tmp_path / "x.yaml")
+    with pytest.raises(ValueError, match="found a folder"):
+        regular_file(tmp_path)
+    with pytest.raises(FileNotFoundError, match="nothing does not exist"):
+        regular_file(tmp_path / "nothing")
+    words = ["--model", "resnet8", "--data", "digits", "--recipe", str(tmp_path / "x.yaml")]
+    assert main(["train", *words, "--out", str(tmp_path / "run")]) == 2
+    assert "must be a plain file" in capsys.readouterr().err
+
+
+def test_pipes_among_checkpoints_journals_and_sets_are_refused(tmp_path):
+    for name in ("step-0000000001.safetensors", "0.jsonl", "00000000.safetensors", "set.json"):
+        os.mkfifo(tmp_path / name)
+    with pytest.warns(UserWarning, match="must be a plain file"):
+        assert newest_checkpoint(tmp_path) is None
+    for read in (
+        Journal(tmp_path, {}).entries,
+        lambda: AdversarialSet(tmp_path, classes=("a",), about={}),
+    ):
+        with pytest.raises(ValueError, match="must be a plain file, found a pipe"):
+            read()
+    (tmp_path / "set.json").unlink()
+    about = {"format": "enresnet-adversarial-set-1", "kind": "float32", "classes": ["a"]}
+    (tmp_path / "set.json").write_text(json.dumps(about))
+    (tmp_path / "step-0000000001.safetensors").unlink()
+    with pytest.raises(ValueError, match="must be a plain file, found a pipe"):
+        load_adversarial_set(tmp_path)
