@@ -39,7 +39,7 @@ class TestFaults:
 
         def full(number):
             calls.append(number)
-            if len(calls) > 3:  # the configuration and two checkpoints
+            if len(calls) > 4:  # the configuration, the environment and two checkpoints
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             real(number)
 
@@ -224,7 +224,7 @@ class TestWatching:
         assert "resuming from step 6 " in shown
         assert "epoch 2/2: loss" in shown
         assert main(["resume", str(tmp_path / "runs" / "b")]) == 0
-        assert "finished already; best on validation" in capsys.readouterr().out
+        assert "finished already; kept as the best" in capsys.readouterr().out
         assert main(["runs", str(tmp_path / "none")]) == 2
 
     def test_plain_lines(self, tmp_path, capsys, monkeypatch):
