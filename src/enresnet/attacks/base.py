@@ -80,6 +80,7 @@ class Attack(ABC):
             result = torch.empty_like(images)
             for start in range(0, len(images), batch_size):
                 rows = slice(start, start + batch_size)
+                classifier.new_batch()
                 batch = Batch(
                     # clone: a tensor made in inference mode could not carry a gradient
                     images=images[rows].to(device).clone(),
@@ -93,7 +94,7 @@ class Attack(ABC):
                 )
                 result[rows] = self._perturb(batch.aimed(self.goal))
         self.spent = (classifier.gradients, classifier.evaluations)
-        classifier.warn_of_bad_gradients()
+        classifier.warn_of_bad_numbers()
         return result
 
     @property

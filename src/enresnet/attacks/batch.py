@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from enresnet.attacks.gate import Classifier
+from enresnet.attacks.gate import Classifier, explained
 from enresnet.attacks.geometry import BALLS
 from enresnet.attacks.gradient import expected_gradient
 from enresnet.attacks.losses import cross_entropy, margin, rivals
@@ -147,7 +147,10 @@ def shared_gradient(batch: Batch, loss: Loss, point: Tensor) -> Tensor | None:
     module = batch.classifier.module
     assert isinstance(module, ResNet | Ensemble)
     leaf = point.detach().requires_grad_()
-    shared = module.before_noise(leaf)
+    try:
+        shared = module.before_noise(leaf)
+    except RuntimeError as error:
+        raise explained(error, module, leaf) from error
     if shared is None:
         return None
     starts = [state.detach().requires_grad_() for state in shared]

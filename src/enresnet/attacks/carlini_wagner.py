@@ -23,6 +23,10 @@ SPACES = ("tanh", "pixel")
 # this use the tanh's slope at this distance instead.
 BORDER = 16 / 255
 
+# Adam squares what it is given and divides by the root: beyond these float32 has no numbers left
+# for it. It moves by the signs of gradients so large, whatever their size.
+LARGEST_GRADIENT, LARGEST_STEP = 1e15, 1e30
+
 
 class CarliniWagner(Attack):
     """Adam on the size of the change plus c times the margin, in tanh or in pixel space.
@@ -78,7 +82,7 @@ class CarliniWagner(Attack):
             if step > 0:
                 gradient = self._look(batch, best, point)
             size = _gradient_of_largest(point - batch.images)
-            adam.descend(path.pulled_back(self.c * gradient + size))
+            adam.descend(_bounded(path.pulled_back(self.c * gradient + size)))
             point = path.point()
         verdict = _Verdict(batch, self.kappa)
         with torch.no_grad():
@@ -119,7 +123,7 @@ class _Adam:
     """Adam (Kingma and Ba, 2015), entry by entry, so that examples do not meet."""
 
     def __init__(self, variable: Tensor, step_size: float) -> None:
-        self._variable, self._step_size = variable, step_size
+        self._variable, self._step_size = variable, min(step_size, LARGEST_STEP)
         self._mean, self._square = torch.zeros_like(variable), torch.zeros_like(variable)
         self._steps = 0
 
@@ -211,6 +215,11 @@ def _gradient_of_largest(change: Tensor) -> Tensor:
     largest = size == size.amax(dim=1, keepdim=True)
     share = largest / largest.sum(dim=1, keepdim=True)
     return change.sign() * share.view_as(change)
+
+
+def _bounded(gradient: Tensor) -> Tensor:
+    """Return a gradient that Adam can take; what is no number (0 times infinity) is 0."""
+    return gradient.nan_to_num_(nan=0.0).clamp_(-LARGEST_GRADIENT, LARGEST_GRADIENT)
 
 
 def _at_least_float32(x: Tensor) -> Tensor:

@@ -51,6 +51,10 @@ def expected_gradient(loss: Callable[[Tensor], Tensor], point: Tensor, eot: int 
     return total / eot if eot > 1 else total
 
 
+class ThreadsError(RuntimeError):
+    """Two threads would wait for each other's models for ever."""
+
+
 @contextmanager
 def frozen(model: Model, *, evaluating: bool = True) -> Iterator[None]:
     """Run ``model`` in evaluation mode, its parameters without gradient, and put all back after.
@@ -172,7 +176,7 @@ class _Holders:
             if thread not in self._awaited:
                 return
             thread = self._awaited[thread]
-        raise RuntimeError(
+        raise ThreadsError(
             "model is attacked from two threads, each of which waits for a network that the other "
             "uses; give each thread a copy of the model (copy.deepcopy), or attack from one thread"
         )

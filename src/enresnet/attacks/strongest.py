@@ -138,6 +138,7 @@ class Strongest(Attack):
         result = contest.decided()
         meter.finish()
         outer.count(batch.classifier)
+        outer.overflows += batch.classifier.overflows
         return result
 
     def _searched(

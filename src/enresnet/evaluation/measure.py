@@ -20,7 +20,7 @@ from torch import Tensor
 from enresnet import checks
 from enresnet.attacks import Attack
 from enresnet.attacks.batch import ASKED
-from enresnet.attacks.gate import check_model_and_images
+from enresnet.attacks.gate import check_model_and_images, explained
 from enresnet.attacks.gradient import Model
 from enresnet.attacks.precision import is_deterministic, our_network
 from enresnet.data import Images, from_dataset
@@ -216,7 +216,7 @@ def looks_deterministic(model: Model, data: Images) -> bool:
     change = torch.rand(few.shape, generator=torch.Generator().manual_seed(0)).to(few) - 0.5
     near = (few + 2 * NEAR * change).clamp(0, 1)
     asked, times = ASKED
-    with _first_look(few):
+    with _first_look(model, few):
         return (
             answers_alike(model, few)
             and answers_alike(model, near)
@@ -225,13 +225,12 @@ def looks_deterministic(model: Model, data: Images) -> bool:
 
 
 @contextmanager
-def _first_look(images: Tensor) -> Iterator[None]:
+def _first_look(model: Model, images: Tensor) -> Iterator[None]:
     """Say what the images are like, should a model not take them."""
     try:
         yield
     except RuntimeError as error:
-        shape = " x ".join(map(str, images.shape[1:]))
-        raise ValueError(f"model fails on images of {shape}: {error}") from error
+        raise explained(error, model, images) from error
 
 
 def as_images(dataset: Any) -> Images:
@@ -249,7 +248,7 @@ def as_images(dataset: Any) -> Images:
 
 
 def _check_classes(model: Model, data: Images, images: Tensor) -> None:
-    with _first_look(images):
+    with _first_look(model, images):
         (logits,) = drawn_logits(model, images, 1)
     if logits.isnan().any(dim=1).all():
         raise FloatingPointError("model gives NaN: its weights or the images are not finite")
