@@ -46,10 +46,12 @@ class CarliniWagner(Attack):
         steps: int = 50,
         step_size: float = 6e-4,
         space: str = "tanh",
-        eot: int = 1,
+        eot: int | None = 1,
         goal: str = "untargeted",
+        targets: str | None = None,
+        generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(eot=eot, goal=goal)
+        super().__init__(eot=eot, goal=goal, targets=targets, generator=generator)
         self.c = checks.number("c", c, low=0)
         self.kappa = checks.number("kappa", kappa, low=0)
         self.steps = checks.integer("steps", steps, low=1)
@@ -60,16 +62,16 @@ class CarliniWagner(Attack):
     def name(self) -> str:
         """The name on the command line and in results."""
         steps = "" if self.steps == 50 else str(self.steps)
-        return with_suffixes(f"cw{steps}{'_pixel' * (self.space == 'pixel')}", "linf", self.goal)
+        return with_suffixes(f"cw{steps}{'_pixel' * (self.space == 'pixel')}", "linf", self)
 
     def _passes(self) -> int:
-        return (self.steps + 1) * self.eot
+        return (self.steps + 1) * self.draws
 
     def _perturb(self, batch: Batch) -> Tensor:
         best = _Best(batch.images)
         gradient = self._look(batch, best, batch.images)
         result, rows = best.point, best.rows_to_improve(self.kappa, apart=batch.apart)
-        batch.classifier.skip(self.steps * self.eot * (len(result) - len(rows)))
+        batch.classifier.skip(self.steps * self.draws * (len(result) - len(rows)))
         if len(rows):
             result[rows] = self._descend(batch.rows(rows), best.narrowed(rows), gradient[rows])
         return result

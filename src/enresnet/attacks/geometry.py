@@ -16,7 +16,6 @@ from torch import Tensor
 
 from enresnet.attacks.losses import widened
 
-
 HAIR = 1e-13  # of a radius: more than float64 loses in the sum of the squares of an image
 
 

@@ -22,6 +22,7 @@ from enresnet.attacks.apgd import APGD
 from enresnet.attacks.base import Attack
 from enresnet.attacks.batch import ASKED, Batch
 from enresnet.attacks.contest import RETIRE, AnswersDifferError, Contest
+from enresnet.attacks.determinism import EOT
 from enresnet.attacks.geometry import BALLS
 from enresnet.attacks.gradient import NoGradientError
 from enresnet.attacks.ifgsm import IFGSM, check_epsilon
@@ -29,7 +30,6 @@ from enresnet.attacks.losses import difference_of_logits_ratio
 from enresnet.attacks.precision import PRECISIONS, is_deterministic, keeps_apart
 from enresnet.attacks.square import Square
 from enresnet.attacks.surrogates import Surrogate, surrogates
-from enresnet.randomness import checked_generator
 
 FEWEST = 10  # steps that a search should have: rather than fewer it averages over fewer draws
 DROWNED = 0.8  # cosine of two gradients below which noise has too much of a say in them
@@ -99,15 +99,16 @@ class Strongest(Attack):
         *,
         epsilon: float | None = None,
         budget: int = 1000,
-        eot: int = 5,
+        eot: int | None = EOT,
         precision: str = "auto",
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(eot=eot)
+        super().__init__(eot=eot, generator=generator)
+        # Where it finds out that a model only seemed deterministic, it averages after all.
+        self._averaged = EOT if eot is None else eot
         self.precision = checks.choice("precision", precision, PRECISIONS)
         self.epsilon = check_epsilon(epsilon, "linf")
         self.budget = checks.integer("budget", budget, low=100)
-        self.generator = checked_generator(generator)
 
     @property
     def name(self) -> str:
@@ -164,7 +165,7 @@ class Strongest(Attack):
     def _by_squares(self, contest: Contest, blind: Tensor, budget: int, meter: _Meter) -> None:
         """Search without gradients, at length where there are none."""
         batch = contest.batch
-        eot = 1 if batch.deterministic else self.eot
+        eot = 1 if batch.deterministic else self._averaged
         for members, steps, draws in (
             (~blind, max(1, budget // 5), min(2, eot)),
             (blind, budget, eot),
@@ -184,14 +185,14 @@ class Strongest(Attack):
         batch = contest.batch
         known = surrogates(
             batch.classifier.model,
-            min(self.eot, max(1, budget // 100)),
+            min(self._averaged, max(1, budget // 100)),
             deterministic=batch.deterministic,
         )
         groups: list[tuple[Tensor, Sequence[Stage]]]
         groups = [(torch.ones(len(batch.images), dtype=torch.bool), DETERMINISTIC)]
         spent, blind = 0, torch.zeros(len(batch.images), dtype=torch.bool)
         if not batch.deterministic:
-            (loud, blind), spent = self._drowned(contest), 2 * self.eot
+            (loud, blind), spent = self._drowned(contest), 2 * self._averaged
             quiet = NOISE_OFF if "noise off" in known else RANDOM
             groups = [(~loud, quiet), (loud, LOUD)]
         for members, stages in groups:
@@ -199,7 +200,7 @@ class Strongest(Attack):
                 searches_of(
                     plan(stages, known),
                     budget=max(0, budget - spent),
-                    eot=self.eot,
+                    eot=self._averaged,
                     targets=len(contest.rivals),
                 )
             )

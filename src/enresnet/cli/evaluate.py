@@ -15,7 +15,9 @@ from enresnet.attacks import Attack, attack_at
 from enresnet.attacks.base import brief
 from enresnet.cli.output import (
     Ratio,
+    Targets,
     check_outputs,
+    check_targets,
     print_table,
     write_json,
     write_picture,
@@ -52,6 +54,7 @@ def command(
     data: str | None = None,
     eot: int | None = None,
     epsilon: Ratio | None = None,
+    targets: Targets | None = None,
     budget: int = 1000,
     draws: int = 10,
     checkpoint: str = "best",
@@ -80,6 +83,8 @@ def command(
         data: Test on these images, a name or a folder, rather than on the run's own.
         eot: Draws of the model's noise averaged in every gradient; 5 for a noisy model, else 1.
         epsilon: Largest change of a pixel; by default the one the run was trained against.
+        targets: The classes that attacks named _targeted aim at: a random other class, the least
+            likely, the runner-up, or all others in turn.
         budget: Gradient evaluations an image that strongest may take.
         draws: Predictions of a noisy model that every image is scored over.
         checkpoint: Of a run: best or last.
@@ -112,7 +117,10 @@ def command(
         raise ValueError(
             "epsilon is the radius in linf; attacks in l2 keep their own, leave it out"
         )
-    chosen = [attack_at(n, epsilon, eot=eot, seed=seed, budget=budget) for n in attacks]
+    check_targets(attacks, targets)
+    chosen = [
+        attack_at(n, epsilon, eot=eot, seed=seed, budget=budget, targets=targets) for n in attacks
+    ]
     facts = {
         "model": subject.name,
         "weights": digest_of(subject.model, images.pixels.shape[1:]),

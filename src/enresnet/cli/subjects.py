@@ -15,13 +15,12 @@ from torch import nn
 
 from enresnet.data import Images
 from enresnet.data.names import load_test_images
-from enresnet.evaluation.measure import looks_deterministic
+from enresnet.evaluation.measure import usual_eot
 from enresnet.evaluation.record import Record
 from enresnet.models import find_pretrained, load_model
 from enresnet.training import Run
 
 DEFAULT_EPSILON = 8 / 255
-EOT = 5  # the paper's, for models with noise
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Subject:
 
     def usual_eot(self, images: Images) -> int:
         """Return how many draws a gradient needs: 1 for a model that answers twice the same."""
-        return 1 if looks_deterministic(self.model, images) else EOT
+        return usual_eot(self.model, images)
 
     def section(self, epsilon: float, data: str) -> str:
         """Return the part of evaluation.json for results at this radius on these images."""

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from enresnet import checks
-from enresnet.attacks import Attack
-from enresnet.attacks.batch import ASKED
+from enresnet.attacks import Attack, determinism
+from enresnet.attacks.determinism import EOT, LOOK
 from enresnet.attacks.gate import check_model_and_images, explained
 from enresnet.attacks.gradient import Model
 from enresnet.attacks.precision import is_deterministic, our_network
@@ -31,8 +31,6 @@ from enresnet.evaluation.statistics import accuracy_interval
 from enresnet.evaluation.work import NATURAL, Keep, Share, Work, own_streams
 
 OWN = "model"  # the only one of an evaluation
-LOOK = 64  # images from all over the data that tell whether a model is deterministic
-NEAR = 8 / 255  # and how far from them others are looked at
 
 
 def evaluate(
@@ -138,15 +136,18 @@ def transfer_matrix(
     data = as_images(dataset).first(limit)
     _check_names(attacks)
     first, labels = data.batch(slice(batch_size))
-    same = {}
-    with own_streams(targets.values(), seed) as reseed:
+    same, eot = {}, {}
+    with own_streams([*targets.values(), *oracles.values()], seed) as reseed:
         reseed("first look")
         for name, model in targets.items():
             check_model_and_images(model, first[:1], labels[:1])
             _check_classes(model, data, first)
             same[name] = answers_alike(model, first) and looks_deterministic(model, data)
+        if any(attack.eot is None for attack in attacks):
+            reseed("draws of a gradient")
+            eot = {name: usual_eot(model, data) for name, model in oracles.items()}
     needed = {name: 1 if same[name] else draws for name in targets}
-    work = Work(oracles, targets, data, attacks, needed, batch_size, seed, keep=keep)
+    work = Work(oracles, targets, data, attacks, needed, batch_size, seed, keep=keep, eot=eot)
     book = None if journal is None else Journal(journal, work.header())
     results = work.do(journal=book, share=share, progress=progress)
 
@@ -154,6 +155,7 @@ def transfer_matrix(
         name = NATURAL if attack is None else attack.name
         units = [unit for unit in results if (unit.oracle, unit.attack) == (oracle, name)]
         parts = [results[unit] for unit in sorted(units, key=lambda unit: unit.start)]
+        used = None if attack is None else work.attack_on(oracle, attack)
         claims = [part.claimed for part in parts if part.claimed is not None]
         return summarise(
             Scored.join([part.scored[target] for part in parts]),
@@ -161,8 +163,8 @@ def transfer_matrix(
             seconds=sum(part.seconds for part in parts),
             apart=same[target] or our_network(targets[target]) is not None,
             deterministic=same[target],
-            attack=None if attack is None else repr(attack),
-            settings=None if attack is None else attack.settings(),
+            attack=None if used is None else repr(used),
+            settings=None if used is None else used.settings(),
             claimed=torch.cat(claims) if claims else None,
             gradients=sum(part.gradients for part in parts),
             evaluations=sum(part.evaluations for part in parts),
@@ -213,15 +215,12 @@ def looks_deterministic(model: Model, data: Images) -> bool:
     if is_deterministic(model):
         return True
     few, _ = data.batch(torch.linspace(0, len(data) - 1, min(LOOK, len(data))).long())
-    change = torch.rand(few.shape, generator=torch.Generator().manual_seed(0)).to(few) - 0.5
-    near = (few + 2 * NEAR * change).clamp(0, 1)
-    asked, times = ASKED
-    with _first_look(model, few):
-        return (
-            answers_alike(model, few)
-            and answers_alike(model, near)
-            and answers_alike(model, few[:asked], times)
-        )
+    return determinism.looks_deterministic(model, few)
+
+
+def usual_eot(model: Model, data: Images) -> int:
+    """Return how many draws a gradient needs: 1 for a model that always answers the same."""
+    return 1 if looks_deterministic(model, data) else EOT
 
 
 @contextmanager
@@ -277,6 +276,12 @@ def _check_names(attacks: Iterable[Attack]) -> None:
     for attack in attacks:
         if not isinstance(attack, Attack):
             raise TypeError(f"attacks must be Attack objects such as FGSM(), found {attack!r}")
+        if attack.goal == "targeted" and attack.chosen_targets is None:
+            raise ValueError(
+                f"{attack.name} needs targets: an evaluation knows the labels alone, and towards "
+                f"those an attack helps the model; name it {attack.name}_random, _least_likely, "
+                "_runner_up or _all, or choose them by --targets or targets='random'"
+            )
         if attack.name in seen:
             raise ValueError(
                 f"attacks must differ in name, found {attack.name} twice; evaluate them one by one"
