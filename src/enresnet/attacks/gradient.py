@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from enresnet.models import Normalized
+
 Model = Callable[[Tensor], Tensor]
 """An ``nn.Module`` or any callable from images in [0, 1] to logits N x classes."""
 
@@ -67,10 +69,10 @@ def frozen(model: Model, *, evaluating: bool = True) -> Iterator[None]:
     """
     freezer = _Freezer(evaluating)
     try:
+        hook = None
         if (root := module_of(model)) is not None:
             freezer.freeze(root)
-            hook = None
-        else:
+        if root is None or _calls_a_function(root):
             hook = register_module_forward_pre_hook(freezer.on_call)
         try:
             with torch.inference_mode(False), torch.enable_grad():
@@ -86,6 +88,14 @@ def module_of(model: object) -> nn.Module | None:
     """Return the module that ``model`` is, or whose method it is."""
     owner = model.__self__ if isinstance(model, types.MethodType) else model
     return owner if isinstance(owner, nn.Module) else None
+
+
+def _calls_a_function(root: nn.Module) -> bool:
+    """Return whether a network hands images to a function, whose modules are met when called."""
+    return any(
+        isinstance(part, Normalized) and not isinstance(part.model, nn.Module)
+        for part in root.modules()
+    )
 
 
 class _Freezer:

@@ -56,6 +56,8 @@ def command(
     epsilon: Ratio | None = None,
     targets: Targets | None = None,
     budget: int = 1000,
+    mean: tuple[float, ...] = (),
+    std: tuple[float, ...] = (),
     draws: int = 10,
     checkpoint: str = "best",
     limit: int | None = None,
@@ -86,6 +88,9 @@ def command(
         targets: The classes that attacks named _targeted aim at: a random other class, the least
             likely, the runner-up, or all others in turn.
         budget: Gradient evaluations an image that strongest may take.
+        mean: What a model of your own, module.path:name, wants subtracted from images in [0, 1]:
+            a number a channel, or one for all.
+        std: What it wants the rest divided by, alike.
         draws: Predictions of a noisy model that every image is scored over.
         checkpoint: Of a run: best or last.
         limit: Use only the first so many test images.
@@ -105,7 +110,7 @@ def command(
         checks.integer("eot", eot, low=1)
     if png and save is None:
         raise ValueError("--png is for --save: it says how the attacked images are kept")
-    subject = open_subject(model, checkpoint=checkpoint, out=out)
+    subject = open_subject(model, checkpoint=checkpoint, out=out, mean=mean, std=std)
     name, images = subject.images(data)
     made = describe_adversarial_set(Path(name)) if is_adversarial_set(Path(name)) else None
     if attacks is None:

@@ -17,7 +17,7 @@ from enresnet.cli.output import (
     write_picture,
     write_text,
 )
-from enresnet.cli.subjects import Subject, open_subject
+from enresnet.cli.subjects import Subject, is_own, open_subject
 from enresnet.evaluation import Accuracy, transfer_matrix
 from enresnet.evaluation.digest import digest_of
 from enresnet.evaluation.environment import hardware, versions
@@ -38,6 +38,8 @@ def command(
     eot: int | None = None,
     epsilon: Ratio | None = None,
     targets: Targets | None = None,
+    mean: tuple[float, ...] = (),
+    std: tuple[float, ...] = (),
     draws: int = 10,
     limit: int | None = None,
     batch_size: int = 128,
@@ -61,6 +63,9 @@ def command(
         epsilon: Largest change of a pixel; by default the one the first was trained against.
         targets: The classes that attacks named _targeted aim at: a random other class, the least
             likely, the runner-up, or all others in turn.
+        mean: What a model of your own, module.path:name, wants subtracted from images in [0, 1]:
+            a number a channel, or one for all.
+        std: What it wants the rest divided by, alike.
         draws: Predictions of a noisy model that every image is scored over.
         limit: Use only the first so many test images.
         batch_size: Images that meet a model at once.
@@ -78,7 +83,9 @@ def command(
         checks.integer("eot", eot, low=1)
     if bool(matrix) == bool(oracle or target) or bool(oracle) != bool(target):
         raise ValueError("give --oracle and --target, or --matrix with all the models")
-    oracles, judges = _opened(matrix or oracle), _opened(matrix or target)
+    if (mean or std) and not any(map(is_own, matrix or (*oracle, *target))):
+        raise ValueError("--mean and --std are for models of your own, module.path:name; none is")
+    oracles, judges = (_opened(names, mean, std) for names in (matrix or oracle, matrix or target))
     first = next(iter(judges.values()))
     name, images = first.images(data)
     radius = first.epsilon if epsilon is None else epsilon
@@ -165,9 +172,14 @@ def _rows(
     return rows
 
 
-def _opened(sources: tuple[str, ...]) -> dict[str, Subject]:
+def _opened(
+    sources: tuple[str, ...], mean: tuple[float, ...], std: tuple[float, ...]
+) -> dict[str, Subject]:
     """Return the models by name: that of the network, or the folder's if two share one."""
-    subjects = [open_subject(source) for source in sources]
+    subjects = [
+        open_subject(source, mean=mean, std=std) if is_own(source) else open_subject(source)
+        for source in sources
+    ]
     names = [subject.name for subject in subjects]
     keys = names if len(set(names)) == len(names) else [subject.source for subject in subjects]
     if len(set(keys)) < len(keys):

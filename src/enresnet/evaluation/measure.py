@@ -26,6 +26,7 @@ from enresnet.attacks.precision import is_deterministic, our_network
 from enresnet.data import Images, from_dataset
 from enresnet.evaluation.accuracy import Accuracy, Evaluation, summarise
 from enresnet.evaluation.journal import Journal
+from enresnet.evaluation.misuse import suspicions
 from enresnet.evaluation.scoring import Scored, answers_alike, drawn_logits
 from enresnet.evaluation.statistics import accuracy_interval
 from enresnet.evaluation.work import NATURAL, Keep, Share, Work, own_streams
@@ -54,7 +55,7 @@ def evaluate(
     pairs. The model runs in evaluation mode and is left as it was. ``seed`` fixes the noise of our
     networks and the attacks; ``journal``, a folder, keeps results as they come, and the same call
     goes on from there. ``keep`` is given the attacked images of every batch. ``warn=False`` does
-    without the warning that a model knows nothing.
+    without the warnings that a model knows nothing, expects other images or returns probabilities.
     """
     return transfer(
         model,
@@ -146,6 +147,9 @@ def transfer_matrix(
         if any(attack.eot is None for attack in attacks):
             reseed("draws of a gradient")
             eot = {name: usual_eot(model, data) for name, model in oracles.items()}
+        for name, model in targets.items() if warn else ():
+            for suspicion in suspicions(model, data):  # before hours of work, not after
+                warnings.warn(_about(name, str(suspicion)), stacklevel=2)
     needed = {name: 1 if same[name] else draws for name in targets}
     work = Work(oracles, targets, data, attacks, needed, batch_size, seed, keep=keep, eot=eot)
     book = None if journal is None else Journal(journal, work.header())
@@ -180,13 +184,21 @@ def transfer_matrix(
         for attack in attacks
     }
     for name, value in natural.items():
-        if warn and knows_nothing(value, data):
-            _warn_of_chance(name, value)
+        if warn:
+            warn_of_chance(name, value, data)
         _warn_of_bad(name, [value, *(cells[o, name] for cells in robust.values() for o in oracles)])
     return natural, robust
 
 
-def _warn_of_chance(name: str, natural: Accuracy) -> None:
+def _about(name: str, sentence: str) -> str:
+    """Return a sentence with the name of the model it is about, where there are several."""
+    return sentence if name == OWN else f"{name}: {sentence}"
+
+
+def warn_of_chance(name: str, natural: Accuracy, data: Images) -> None:
+    """Say when a model does no better on clean images than one that knows nothing."""
+    if not knows_nothing(natural, data):
+        return
     who = "the model" if name == OWN else name
     warnings.warn(
         f"{who} classifies clean images at chance level ({100 * natural.accuracy:.1f} %). Images "
