@@ -85,9 +85,14 @@ def every_attack() -> list[Attack]:
         RandomNoise(restarts=3, generator=seeded()),
         PGD(steps=2, goal="runner_up", generator=seeded()),
         *(
-            CarliniWagner(space=space, goal=goal, steps=4)
+            CarliniWagner(space=space, goal=goal, targets=targets, steps=4, generator=seeded())
             for space in ("tanh", "pixel")
-            for goal in ("untargeted", "targeted", "runner_up")
+            for goal, targets in (
+                ("untargeted", None),
+                ("targeted", "random"),
+                ("targeted", "least_likely"),
+                ("runner_up", None),
+            )
         ),
         *(APGD(steps=4, loss=loss, generator=seeded()) for loss in ("ce", "dlr", "targeted_dlr")),
         Strongest(budget=100, generator=seeded()),

@@ -120,6 +120,8 @@ def test_a_model_that_cannot_be_called():
         (IFGSM, {"step_size": -1}, "step_size must be"),
         (PGD, {"restarts": 0}, "restarts must be at least 1"),
         (PGD, {"eot": 0}, "eot must be at least 1"),
+        (PGD, {"targets": "random"}, "targets='random' is for goal='targeted', found goal='untar"),
+        (PGD, {"goal": "targeted", "targets": "label"}, "targets must be one of all, least_likely"),
         (PGD, {"goal": "targetted"}, "goal must be one of.*Did you mean targeted"),
         (CarliniWagner, {"space": "fourier"}, "space must be one of pixel, tanh"),
         (CarliniWagner, {"kappa": -1}, "kappa must be"),
@@ -137,7 +139,7 @@ def test_values(kind, options, words):
         (FGSM, {"epsilon": "8/255"}, "epsilon must be a number"),
         (FGSM, {"epsilon": True}, "epsilon must be a number"),
         (IFGSM, {"steps": 2.5}, "steps must be an integer"),
-        (IFGSM, {"eot": None}, "eot must be an integer"),
+        (IFGSM, {"eot": 2.0}, "eot must be an integer"),
         (PGD, {"generator": 0}, r"generator must be a torch.Generator.*manual_seed\(seed\)"),
     ],
 )
@@ -159,20 +161,20 @@ def test_batch_size(batch_size):
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
-        ("fgsm", "FGSM(epsilon=8/255, norm='linf', eot=1, goal='untargeted', precision='auto')"),
+        ("fgsm", "FGSM(epsilon=8/255, norm='linf', eot=None, goal='untargeted', precision='auto')"),
         (
             "ifgsm20",
-            "IFGSM(epsilon=8/255, step_size=2/255, steps=20, norm='linf', eot=1, "
+            "IFGSM(epsilon=8/255, step_size=2/255, steps=20, norm='linf', eot=None, "
             "goal='untargeted', precision='auto')",
         ),
         (
             "pgd7_l2",
-            "PGD(epsilon=0.5, step_size=0.125, steps=7, restarts=1, norm='l2', eot=1, "
+            "PGD(epsilon=0.5, step_size=0.125, steps=7, restarts=1, norm='l2', eot=None, "
             "goal='untargeted', precision='auto')",
         ),
         (
             "cw",
-            "CarliniWagner(c=10, kappa=0, steps=50, step_size=0.0006, space='tanh', eot=1, "
+            "CarliniWagner(c=10, kappa=0, steps=50, step_size=0.0006, space='tanh', eot=None, "
             "goal='untargeted')",
         ),
     ],
@@ -191,6 +193,10 @@ def test_names_give_the_papers_settings(name, shown):
         "pgd7_l2_targeted",
         "cw_pixel_runner_up",
         "fgsm_targeted",
+        "fgsm_targeted_random",
+        "pgd7_l2_targeted_least_likely",
+        "cw_pixel_targeted_runner_up",
+        "square_targeted_all",
         "noise_l2_runner_up",
     ],
 )

@@ -190,7 +190,8 @@ class TestGuard:
             assert good.note == ""
         kept = copy.deepcopy(model.state_dict())
         kept_momenta = copy.deepcopy(trainer.tensors())
-        trainer.objective.craft = FGSM(epsilon=0.4, goal="targeted")  # towards the right answer
+        towards = FGSM(epsilon=0.4, goal="targeted")  # the right answer, under a false label
+        trainer.objective.craft = lambda m, x, y: towards(m, x, (y + 1) % 10, targets=y)
         bad = next(epochs)
         assert bad.note.startswith("collapsed: PGD-5 accuracy fell from")
         assert "on with PGD-2" in bad.note

@@ -47,7 +47,7 @@ class APGD(PGD):
         targets: int = 9,
         restarts: int = 1,
         norm: str = "linf",
-        eot: int = 1,
+        eot: int | None = 1,
         precision: str = "auto",
         generator: torch.Generator | None = None,
     ) -> None:
@@ -68,21 +68,21 @@ class APGD(PGD):
     def name(self) -> str:
         """The name on the command line and in results."""
         suffix = {"ce": "", "dlr": "_dlr", "targeted_dlr": "_t"}[self.loss]
-        return with_suffixes(f"apgd{self.steps}{suffix}", self.norm, self.goal)
+        return with_suffixes(f"apgd{self.steps}{suffix}", self.norm, self)
 
     def _tries(self) -> int:
         return self.restarts * (self.targets if self.loss == "targeted_dlr" else 1)
 
     def _passes(self) -> int:
-        ranked = self.eot if self.loss == "targeted_dlr" else 0
-        return self._tries() * (self.steps + 2) * self.eot + ranked
+        ranked = self.draws if self.loss == "targeted_dlr" else 0
+        return self._tries() * (self.steps + 2) * self.draws + ranked
 
     def _perturb(self, batch: Batch) -> Tensor:
         goals: list[Tensor | None] = [None]
         if self.loss == "targeted_dlr":
             goals = list(likeliest(batch, self.targets))
             missing = self.restarts * (self.targets - len(goals))  # so many classes there are not
-            batch.classifier.skip(missing * (self.steps + 2) * self.eot * len(batch.images))
+            batch.classifier.skip(missing * (self.steps + 2) * self.draws * len(batch.images))
         worst = _Best(batch.images)
         number = 0
         for goal in goals:
@@ -90,7 +90,7 @@ class APGD(PGD):
                 # One that fools a deterministic model is not tried again.
                 again = ~worst.settled if batch.deterministic else torch.ones_like(worst.settled)
                 rows = again.nonzero().squeeze(1)
-                batch.classifier.skip((self.steps + 2) * self.eot * (len(again) - len(rows)))
+                batch.classifier.skip((self.steps + 2) * self.draws * (len(again) - len(rows)))
                 if len(rows):
                     part = batch.rows(rows)
                     aim = None if goal is None else goal[rows]

@@ -19,7 +19,6 @@ from enresnet.attacks.batch import Batch
 from enresnet.attacks.geometry import BALLS
 from enresnet.attacks.gradient import Model
 from enresnet.attacks.ifgsm import check_epsilon
-from enresnet.randomness import checked_generator
 
 VERSIONS = ("standard", "rand")
 FEWEST_CLASSES = {"standard": 4, "rand": 3}  # its losses look at so many logits
@@ -40,10 +39,9 @@ class AutoAttack(Attack):
         version: str = "standard",
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(generator=generator)
         self.epsilon = check_epsilon(epsilon, "linf")
         self.version = checks.choice("version", version, VERSIONS)
-        self.generator = checked_generator(generator)
         self._claims: list[Tensor] = []
 
     @property

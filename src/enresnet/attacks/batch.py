@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from enresnet.attacks.gate import Classifier
+from enresnet.attacks.gate import Classifier, explained
 from enresnet.attacks.geometry import BALLS
 from enresnet.attacks.gradient import expected_gradient
 from enresnet.attacks.losses import cross_entropy, margin, rivals
@@ -36,17 +36,19 @@ class Batch:
     apart: bool = False  # the model is known to treat each image of a batch alone
     deterministic: bool = False  # it is known to answer twice the same
 
-    def aimed(self, goal: str) -> Batch:
-        """Return the batch with what the goal makes of its labels."""
-        if goal == "untargeted":
-            return self
-        labels = self.labels
-        if goal == "runner_up":
-            with torch.no_grad():
-                logits = sum(self.classifier(self.images) for _ in range(self.eot))
-            assert isinstance(logits, Tensor)
-            labels = rivals(logits, labels).argmax(dim=1)
-        return replace(self, labels=labels, targeted=True)
+    @torch.no_grad()
+    def classes(self) -> int:
+        """Return how many classes the model tells apart."""
+        return self.classifier(self.images).shape[1]
+
+    @torch.no_grad()
+    def ranked(self, *, last: bool = False) -> Tensor:
+        """Return the class but the label that comes first on each clean image, or last."""
+        logits = sum(self.classifier(self.images) for _ in range(self.eot))
+        assert isinstance(logits, Tensor)
+        if last:
+            return rivals(-logits, self.labels).argmax(dim=1)
+        return rivals(logits, self.labels).argmax(dim=1)
 
     def logits(self, point: Tensor) -> Tensor:
         """Return the model's logits at ``point``, in the images' type, for one draw of noise."""
@@ -147,7 +149,10 @@ def shared_gradient(batch: Batch, loss: Loss, point: Tensor) -> Tensor | None:
     module = batch.classifier.module
     assert isinstance(module, ResNet | Ensemble)
     leaf = point.detach().requires_grad_()
-    shared = module.before_noise(leaf)
+    try:
+        shared = module.before_noise(leaf)
+    except RuntimeError as error:
+        raise explained(error, module, leaf) from error
     if shared is None:
         return None
     starts = [state.detach().requires_grad_() for state in shared]

@@ -23,6 +23,10 @@ SPACES = ("tanh", "pixel")
 # this use the tanh's slope at this distance instead.
 BORDER = 16 / 255
 
+# Adam squares what it is given and divides by the root: beyond these float32 has no numbers left
+# for it. It moves by the signs of gradients so large, whatever their size.
+LARGEST_GRADIENT, LARGEST_STEP = 1e15, 1e30
+
 
 class CarliniWagner(Attack):
     """Adam on the size of the change plus c times the margin, in tanh or in pixel space.
@@ -42,10 +46,12 @@ class CarliniWagner(Attack):
         steps: int = 50,
         step_size: float = 6e-4,
         space: str = "tanh",
-        eot: int = 1,
+        eot: int | None = 1,
         goal: str = "untargeted",
+        targets: str | None = None,
+        generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(eot=eot, goal=goal)
+        super().__init__(eot=eot, goal=goal, targets=targets, generator=generator)
         self.c = checks.number("c", c, low=0)
         self.kappa = checks.number("kappa", kappa, low=0)
         self.steps = checks.integer("steps", steps, low=1)
@@ -56,16 +62,16 @@ class CarliniWagner(Attack):
     def name(self) -> str:
         """The name on the command line and in results."""
         steps = "" if self.steps == 50 else str(self.steps)
-        return with_suffixes(f"cw{steps}{'_pixel' * (self.space == 'pixel')}", "linf", self.goal)
+        return with_suffixes(f"cw{steps}{'_pixel' * (self.space == 'pixel')}", "linf", self)
 
     def _passes(self) -> int:
-        return (self.steps + 1) * self.eot
+        return (self.steps + 1) * self.draws
 
     def _perturb(self, batch: Batch) -> Tensor:
         best = _Best(batch.images)
         gradient = self._look(batch, best, batch.images)
         result, rows = best.point, best.rows_to_improve(self.kappa, apart=batch.apart)
-        batch.classifier.skip(self.steps * self.eot * (len(result) - len(rows)))
+        batch.classifier.skip(self.steps * self.draws * (len(result) - len(rows)))
         if len(rows):
             result[rows] = self._descend(batch.rows(rows), best.narrowed(rows), gradient[rows])
         return result
@@ -78,7 +84,7 @@ class CarliniWagner(Attack):
             if step > 0:
                 gradient = self._look(batch, best, point)
             size = _gradient_of_largest(point - batch.images)
-            adam.descend(path.pulled_back(self.c * gradient + size))
+            adam.descend(_bounded(path.pulled_back(self.c * gradient + size)))
             point = path.point()
         verdict = _Verdict(batch, self.kappa)
         with torch.no_grad():
@@ -119,7 +125,7 @@ class _Adam:
     """Adam (Kingma and Ba, 2015), entry by entry, so that examples do not meet."""
 
     def __init__(self, variable: Tensor, step_size: float) -> None:
-        self._variable, self._step_size = variable, step_size
+        self._variable, self._step_size = variable, min(step_size, LARGEST_STEP)
         self._mean, self._square = torch.zeros_like(variable), torch.zeros_like(variable)
         self._steps = 0
 
@@ -211,6 +217,11 @@ def _gradient_of_largest(change: Tensor) -> Tensor:
     largest = size == size.amax(dim=1, keepdim=True)
     share = largest / largest.sum(dim=1, keepdim=True)
     return change.sign() * share.view_as(change)
+
+
+def _bounded(gradient: Tensor) -> Tensor:
+    """Return a gradient that Adam can take; what is no number (0 times infinity) is 0."""
+    return gradient.nan_to_num_(nan=0.0).clamp_(-LARGEST_GRADIENT, LARGEST_GRADIENT)
 
 
 def _at_least_float32(x: Tensor) -> Tensor:

@@ -5,6 +5,8 @@ r"""Fast gradient sign method (Eq. 16; Goodfellow et al., 2015).
 
 from __future__ import annotations
 
+import torch
+
 from enresnet.attacks.ifgsm import IFGSM, check_epsilon, with_suffixes
 
 
@@ -16,9 +18,11 @@ class FGSM(IFGSM):
         *,
         epsilon: float | None = None,
         norm: str = "linf",
-        eot: int = 1,
+        eot: int | None = 1,
         goal: str = "untargeted",
+        targets: str | None = None,
         precision: str = "auto",
+        generator: torch.Generator | None = None,
     ) -> None:
         epsilon = check_epsilon(epsilon, norm)
         super().__init__(
@@ -28,10 +32,12 @@ class FGSM(IFGSM):
             norm=norm,
             eot=eot,
             goal=goal,
+            targets=targets,
             precision=precision,
+            generator=generator,
         )
 
     @property
     def name(self) -> str:
         """The name on the command line and in results."""
-        return with_suffixes("fgsm", self.norm, self.goal)
+        return with_suffixes("fgsm", self.norm, self)

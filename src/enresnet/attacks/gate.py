@@ -29,13 +29,18 @@ class Classifier:
         self._largest_label = largest_label
         self._advance = advance
         self._worth = worth  # passes that one of ours stands for in the progress
-        self.bad_gradients = 0
+        self.bad_gradients = self.overflows = 0
+        self._watched = True  # the first answer about a batch is looked at for overflow
         self.gradients = self.evaluations = 0  # of single images, so far
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return the model's logits."""
-        # clone: a model that works in place must not reach our images
-        return self.checked(self.model(images.clone()), len(images))
+        try:
+            # clone: a model that works in place must not reach our images
+            logits = self.model(images.clone())
+        except RuntimeError as error:
+            raise explained(error, self.model, images) from error
+        return self.checked(logits, len(images))
 
     @property
     def module(self) -> nn.Module | None:
@@ -62,7 +67,15 @@ class Classifier:
                 f"labels must be below the model's {logits.shape[1]} classes, found "
                 f"{self._largest_label}; are these the labels of another data set?"
             )
+        if self._watched:  # not in every step: what overflows does so on the clean images
+            self._watched = False
+            infinite = (logits.detach() == torch.inf).any(dim=1)
+            self.overflows += int(infinite.sum())
         return logits
+
+    def new_batch(self) -> None:
+        """Look at the next answer again."""
+        self._watched = True
 
     def apart(
         self, model: Model | None = None, advance: Callable[[int], None] = lambda _: None
@@ -80,12 +93,19 @@ class Classifier:
         """Count passes that turned out not to be needed as done."""
         self._advance(passes)
 
-    def warn_of_bad_gradients(self) -> None:
-        """Say when gradients were not finite: such an attack proves nothing."""
+    def warn_of_bad_numbers(self) -> None:
+        """Say when logits or gradients were not finite: such an attack proves nothing."""
+        if self.overflows:
+            warnings.warn(
+                f"the model overflows: logits of {self.overflows} images are infinite, and the "
+                "attack cannot tell them apart; scale the logits down, or compute in float64",
+                stacklevel=3,
+            )
         if self.bad_gradients:
             warnings.warn(
                 f"the model's gradient was not finite in {self.bad_gradients} evaluations of an "
-                "image; there the attack could not move and its result says nothing of robustness",
+                "image: it overflows, or divides by 0. There the attack could not move, and its "
+                "result says nothing of robustness",
                 stacklevel=3,
             )
 
@@ -94,34 +114,125 @@ def check_model_and_images(model: object, images: object, labels: object) -> Non
     """Raise unless these are a callable, images in [0, 1] and as many class numbers."""
     if not callable(model):
         raise TypeError(f"model must be an nn.Module or a callable, found {type(model).__name__}")
-    if not isinstance(images, Tensor) or images.dtype not in _IMAGE_TYPES or images.is_sparse:
-        found = images.dtype if isinstance(images, Tensor) else type(images).__name__
+    odd = _oddity(images, _IMAGE_TYPES)
+    if odd is not None:
         raise TypeError(
-            f"images must be a dense tensor of float16, bfloat16, float32 or float64 in [0, 1], "
-            f"found {found}; divide 8-bit images by 255"
+            "images must be a dense tensor of float16, bfloat16, float32 or float64 in [0, 1], "
+            f"found {odd}; {_remedy(images)}"
         )
+    assert isinstance(images, Tensor)
     if images.ndim < 2:
-        raise ValueError(f"images must be N x ..., found shape {tuple(images.shape)}")
-    if not isinstance(labels, Tensor) or labels.dtype not in _LABEL_TYPES:
-        found = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
-        raise TypeError(
-            f"labels must be a tensor of integers, one class number an image, found {found}"
-        )
-    if labels.shape != images.shape[:1]:
         raise ValueError(
-            f"labels must be one class number an image, here {len(images)}; found shape "
-            f"{tuple(labels.shape)}; one-hot labels become numbers by argmax(dim=1)"
+            f"images must be N x ..., found shape {tuple(images.shape)}; a single image becomes a "
+            "batch by images[None]"
         )
-    if len(labels) and int(labels.min()) < 0:
-        raise ValueError(f"labels must be class numbers from 0 up, found {int(labels.min())}")
-    if images.numel() == 0:
+    check_classes("labels", labels, images)
+    if len(images) == 0:
         return
+    if images.numel() == 0:
+        raise ValueError(f"images must hold pixels, found shape {tuple(images.shape)}")
     low, high = (float(value) for value in torch.aminmax(images.detach()))
     if not (low >= 0 and high <= 1):  # false for NaN too
         raise ValueError(
             f"images must lie in [0, 1], found values from {low:g} to {high:g}; "
-            "normalisation belongs inside the model"
+            "normalisation belongs inside the model: enresnet.models.Normalized(model, mean, std)"
         )
+
+
+def check_classes(name: str, classes: object, images: Tensor) -> Tensor:
+    """Return class numbers, one an image; raise unless they are."""
+    odd = _oddity(classes, _LABEL_TYPES)
+    if odd is not None:
+        raise TypeError(
+            f"{name} must be a tensor of integers, one class number an image, found {odd}"
+            + ("" if isinstance(classes, Tensor) else f"; torch.tensor({name}) makes one")
+        )
+    assert isinstance(classes, Tensor)
+    if classes.shape != images.shape[:1]:
+        advice = "one-hot labels become numbers by argmax(dim=1)"
+        if images.ndim == 3 and classes.numel() == 1:
+            advice = f"a single image becomes a batch by images[None], {name}.reshape(1)"
+        raise ValueError(
+            f"{name} must be one class number an image, here {len(images)}; found shape "
+            f"{tuple(classes.shape)}; {advice}"
+        )
+    if len(classes) and int(classes.min()) < 0:
+        raise ValueError(f"{name} must be class numbers from 0 up, found {int(classes.min())}")
+    return classes
+
+
+def _oddity(value: object, types: tuple[torch.dtype, ...]) -> str | None:
+    """Return what keeps a value from being a plain tensor of these types; None if nothing does."""
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    if value.is_nested:
+        return "a nested tensor"
+    if value.layout != torch.strided:
+        return f"{value.dtype} in the layout {value.layout}"
+    if value.is_meta:
+        return "a tensor on the device meta, which holds no numbers"
+    return None if value.dtype in types else str(value.dtype)
+
+
+def _remedy(images: object) -> str:
+    """Return how images become what they should be."""
+    if not isinstance(images, Tensor):
+        return "torch.as_tensor makes one; divide 8-bit images by 255"
+    if images.is_nested:
+        return "bring them to one size and join them by torch.stack"
+    if images.layout != torch.strided:
+        return "images.to_dense() makes one"
+    if images.is_meta:
+        return "load the images before they are attacked"
+    if images.is_complex():
+        return "images.real makes one"
+    if images.is_floating_point():
+        return "images.float() makes one"
+    return "divide 8-bit images by 255"
+
+
+class ModelFailedError(ValueError, RuntimeError):
+    """A model does not take the images: what they are, and torch's own words."""
+
+
+def explained(error: RuntimeError, model: Model, images: Tensor) -> RuntimeError:
+    """Return a sentence in place of torch's error when a model fails on images.
+
+    It says what the images' type or shape have to do with it, where that can be told. Errors of
+    other kinds, such as that memory is out, are returned as they are.
+    """
+    if type(error) not in (RuntimeError, NotImplementedError):
+        return error
+    whole, one = (" x ".join(map(str, shape)) for shape in (images.shape, images.shape[1:]))
+    module = module_of(model)
+    parameters = () if module is None else module.parameters()
+    types = {str(p.dtype).removeprefix("torch.") for p in parameters if p.is_floating_point()}
+    own = str(images.dtype).removeprefix("torch.")
+    channels = None if module is None else _channels(module)
+    what = f"model fails on images of {one}"
+    if types and own not in types:
+        what = (
+            f"images must be of the model's own type, found {own} and a model in {min(types)}; "
+            f"give it images.to(torch.{min(types)})"
+        )
+    elif images.ndim == 3:
+        what = (
+            f"images must be N x channels x height x width, found {whole}; a single image becomes "
+            "a batch by images[None]"
+        )
+    elif images.ndim == 4 and channels not in (None, images.shape[1]):
+        what = f"images must be N x {channels} x height x width, found {whole}"
+        if images.shape[3] == channels:
+            what += "; N x H x W x C becomes N x C x H x W by images.permute(0, 3, 1, 2)"
+    elif own != "float32":
+        what += f" in {own}"
+    return ModelFailedError(f"{what}: {error}")
+
+
+def _channels(module: nn.Module) -> int | None:
+    """Return how many channels the first convolution of a network takes."""
+    first = next((part for part in module.modules() if isinstance(part, nn.Conv2d)), None)
+    return None if first is None else first.in_channels
 
 
 def device_of(model: Model, *, default: torch.device) -> torch.device:

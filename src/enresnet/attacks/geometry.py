@@ -16,6 +16,8 @@ from torch import Tensor
 
 from enresnet.attacks.losses import widened
 
+HAIR = 1e-13  # of a radius: more than float64 loses in the sum of the squares of an image
+
 
 class Ball(ABC):
     """The epsilon ball around each of the images, cut to [0, 1]."""
@@ -62,8 +64,8 @@ class Linf(Ball):
     def __init__(self, images: Tensor, epsilon: float) -> None:
         super().__init__(images, epsilon)
         wide = widened(images)
-        self.low = _rounded_towards((wide - epsilon).clamp_(min=0), self.centre)
-        self.high = _rounded_towards((wide + epsilon).clamp_(max=1), self.centre)
+        self.low = _rounded_towards(_moved_inside(wide, -epsilon).clamp_(min=0), self.centre)
+        self.high = _rounded_towards(_moved_inside(wide, epsilon).clamp_(max=1), self.centre)
 
     def ascend(self, point: Tensor, gradient: Tensor, size: float) -> Tensor:
         """Step by ``size`` in the sign of the gradient (Eqs. 16-17), then clip."""
@@ -122,7 +124,21 @@ class L2(Ball):
         """Shrink in float64 to the exact radius and round every pixel towards x."""
         centre = widened(self.images)
         change = widened(point) - centre
-        return _rounded_towards(centre + change * self._shrinkage(change), self.images)
+        settled = _rounded_towards(centre + change * self._shrinkage(change), self.images)
+        # Where the images' type has no room to round in, as float64 has none, what is left of
+        # rounding may still reach out of the ball: there the change shrinks by a little more.
+        less = HAIR
+        while bool((outside := self._reaches_out(settled)).any()):
+            less *= 2
+            shorter = change * self._shrinkage(change) * max(0.0, 1 - less)
+            nearer = _rounded_towards(centre + shorter, self.images)
+            settled = torch.where(_expand(outside, settled), nearer, settled)
+        return settled
+
+    def _reaches_out(self, point: Tensor) -> Tensor:
+        """Return where a point is not inside the ball by more than sums of squares are rounded."""
+        change = widened(point) - widened(self.images)
+        return _length(change) > self.epsilon * (1 - HAIR)
 
     def _project(self, point: Tensor) -> Tensor:
         change = point - self.centre
@@ -143,6 +159,18 @@ def _rounded_towards(exact: Tensor, images: Tensor) -> Tensor:
     centre = widened(images)
     overshot = (widened(rounded) - centre).abs() > (exact - centre).abs()
     return torch.where(overshot, torch.nextafter(rounded, images), rounded)
+
+
+def _moved_inside(wide: Tensor, by: float) -> Tensor:
+    """Return the images plus a number, never farther away than that number.
+
+    What rounding does to a sum is itself a number that can be computed exactly (Knuth's two-sum).
+    """
+    total = wide + by
+    part = total - wide
+    lost = (wide - (total - part)) + (by - part)  # total + lost is the exact sum
+    farther = lost > 0 if by < 0 else lost < 0
+    return torch.where(farther, torch.nextafter(total, wide), total)
 
 
 def _length(x: Tensor) -> Tensor:

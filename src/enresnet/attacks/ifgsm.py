@@ -6,6 +6,7 @@ r"""Iterative fast gradient sign method (Eq. 17; Kurakin et al., 2017).
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from enresnet import checks
@@ -34,11 +35,13 @@ class IFGSM(Attack):
         step_size: float | None = None,
         steps: int = 20,
         norm: str = "linf",
-        eot: int = 1,
+        eot: int | None = 1,
         goal: str = "untargeted",
+        targets: str | None = None,
         precision: str = "auto",
+        generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(eot=eot, goal=goal)
+        super().__init__(eot=eot, goal=goal, targets=targets, generator=generator)
         self.precision = checks.choice("precision", precision, PRECISIONS)
         self.epsilon = check_epsilon(epsilon, norm)
         self.norm = norm
@@ -50,10 +53,10 @@ class IFGSM(Attack):
     @property
     def name(self) -> str:
         """The name on the command line and in results."""
-        return with_suffixes(f"ifgsm{self.steps}", self.norm, self.goal)
+        return with_suffixes(f"ifgsm{self.steps}", self.norm, self)
 
     def _passes(self) -> int:
-        return self.steps * self.eot
+        return self.steps * self.draws
 
     def _perturb(self, batch: Batch) -> Tensor:
         ball = BALLS[self.norm](batch.images, self.epsilon)
@@ -80,8 +83,9 @@ def check_epsilon(epsilon: float | None, norm: str) -> float:
     return radius
 
 
-def with_suffixes(name: str, norm: str, goal: str) -> str:
+def with_suffixes(name: str, norm: str, attack: Attack) -> str:
     """Return an attack's name with what differs from the paper's setting."""
-    return (
-        name + ("" if norm == "linf" else f"_{norm}") + ("" if goal == "untargeted" else f"_{goal}")
-    )
+    words = [name] + ([] if norm == "linf" else [norm])
+    words += [] if attack.goal == "untargeted" else [attack.goal]
+    words += [] if attack.chosen_targets is None else [attack.chosen_targets]
+    return "_".join(words)

@@ -8,7 +8,7 @@ from typing import Any
 from enresnet import checks
 from enresnet.attacks.apgd import APGD
 from enresnet.attacks.autoattack import AutoAttack, check_installed
-from enresnet.attacks.base import Attack
+from enresnet.attacks.base import TARGETS, Attack
 from enresnet.attacks.carlini_wagner import CarliniWagner
 from enresnet.attacks.fgsm import FGSM
 from enresnet.attacks.ifgsm import DEFAULT_EPSILON, IFGSM
@@ -55,18 +55,24 @@ _NAME = re.compile(
     r"(?P<attack>fgsm|noise|strongest|autoattack(?P<rand>_rand)?"
     r"|(?:ifgsm|apgd|pgd|cw|square)(?P<steps>[0-9]+)?)"
     r"(?P<pixel>(?<=cw)_pixel|(?<=[0-9])_pixel)?(?P<loss>_dlr|_t)?(?P<l2>_l2)?"
-    r"(?P<goal>_targeted|_runner_up)?"
+    rf"(?P<goal>_targeted(?P<targets>_(?:{'|'.join(TARGETS)}))?|_runner_up)?"
 )
 
 
 def create_attack(name: str, **options: Any) -> Attack:
-    """Return the attack called ``name``, such as ifgsm20 or pgd50_l2_targeted."""
+    """Return the attack called ``name``, such as ifgsm20 or pgd50_l2_targeted_random.
+
+    A name means the same attack here and on the command line: over how many draws of its noise a
+    gradient is averaged is decided by the model (``eot=None``: 1 for a model that always answers
+    the same, else 5), unless ``eot`` says so.
+    """
     match = _NAME.fullmatch(name) if isinstance(name, str) else None
     kind = "" if match is None else match["attack"].rstrip("0123456789").removesuffix("_rand")
     if match is None or not _fits(match, kind):
         raise ValueError(
             f"unknown attack {name!r}; known are {', '.join(LISTED)}, with any number of steps, "
-            f"and followed by _targeted or _runner_up{checks.did_you_mean(name, LISTED)}"
+            "and followed by _runner_up or _targeted, with _random, _least_likely, _runner_up or "
+            f"_all after it where no targets are given{checks.did_you_mean(name, LISTED)}"
         )
     named: dict[str, Any] = {}
     if match["steps"] is not None:
@@ -80,11 +86,14 @@ def create_attack(name: str, **options: Any) -> Attack:
     if match["rand"]:
         named["version"] = "rand"
     if match["goal"]:
-        named["goal"] = match["goal"][1:]
+        named["goal"] = "targeted" if match["goal"].startswith("_targeted") else "runner_up"
+    if match["targets"]:
+        named["targets"] = match["targets"][1:]
     for key, value in named.items():
         if options.get(key, value) != value:
             raise ValueError(f"{key}={options[key]!r} contradicts the name {name!r}")
-    return ATTACKS[kind](**{**options, **named})
+    usual: dict[str, Any] = {} if kind == "autoattack" else {"eot": None}  # it has its own
+    return ATTACKS[kind](**{**usual, **options, **named})
 
 
 def _fits(match: re.Match[str], kind: str) -> bool:
@@ -106,15 +115,17 @@ def attack_at(
     name: str,
     epsilon: float,
     *,
-    eot: int = 1,
+    eot: int | None = None,
     seed: int | None = None,
     budget: int | None = None,
+    targets: str | None = None,
 ) -> Attack:
     """Return the attack called ``name`` for perturbations of about ``epsilon`` in linf.
 
     Carlini and Wagner's has no epsilon: its step is scaled, so that it can go as far as the
-    paper's goes at 8/255. An l2 attack keeps its own default radius. ``seed`` fixes random starts,
-    ``budget`` is for the strongest.
+    paper's goes at 8/255. An l2 attack keeps its own default radius. ``seed`` fixes random starts
+    and targets, ``eot=None`` leaves the number of draws to the model, ``budget`` is for the
+    strongest, ``targets`` for those whose name ends in _targeted.
     """
     options: dict[str, Any] = {"eot": eot}
     if name.startswith("autoattack"):  # it has a number of draws of its own
@@ -124,10 +135,10 @@ def attack_at(
         options["step_size"] = 6e-4 * epsilon / DEFAULT_EPSILON["linf"]
     elif "_l2" not in name:
         options["epsilon"] = epsilon
-    if seed is not None and name.startswith(
-        ("pgd", "apgd", "square", "strongest", "autoattack", "noise")
-    ):
+    if seed is not None:
         options["generator"] = named_generator(seed, f"attack {name}")
     if budget is not None and name == "strongest":
         options["budget"] = budget
+    if targets is not None and "_targeted" in name:
+        options["targets"] = targets
     return create_attack(name, **options)

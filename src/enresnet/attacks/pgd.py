@@ -14,7 +14,6 @@ from enresnet import checks
 from enresnet.attacks.batch import Batch
 from enresnet.attacks.geometry import BALLS
 from enresnet.attacks.ifgsm import IFGSM, with_suffixes
-from enresnet.randomness import checked_generator
 
 
 class PGD(IFGSM):
@@ -35,8 +34,9 @@ class PGD(IFGSM):
         steps: int = 20,
         restarts: int = 1,
         norm: str = "linf",
-        eot: int = 1,
+        eot: int | None = 1,
         goal: str = "untargeted",
+        targets: str | None = None,
         precision: str = "auto",
         generator: torch.Generator | None = None,
     ) -> None:
@@ -47,18 +47,19 @@ class PGD(IFGSM):
             norm=norm,
             eot=eot,
             goal=goal,
+            targets=targets,
             precision=precision,
+            generator=generator,
         )
         self.restarts = checks.integer("restarts", restarts, low=1)
-        self.generator = checked_generator(generator)
 
     @property
     def name(self) -> str:
         """The name on the command line and in results."""
-        return with_suffixes(f"pgd{self.steps}", self.norm, self.goal)
+        return with_suffixes(f"pgd{self.steps}", self.norm, self)
 
     def _passes(self) -> int:
-        judged = self.eot if self.restarts > 1 else 0
+        judged = self.draws if self.restarts > 1 else 0
         return self.restarts * (super()._passes() + judged)
 
     def _draw_seeds(self, count: int) -> Tensor:

@@ -23,21 +23,28 @@ class RandomNoise(PGD):
         epsilon: float | None = None,
         restarts: int = 1,
         norm: str = "linf",
-        eot: int = 1,
+        eot: int | None = 1,
         goal: str = "untargeted",
+        targets: str | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(
-            epsilon=epsilon, restarts=restarts, norm=norm, eot=eot, goal=goal, generator=generator
+            epsilon=epsilon,
+            restarts=restarts,
+            norm=norm,
+            eot=eot,
+            goal=goal,
+            targets=targets,
+            generator=generator,
         )
 
     @property
     def name(self) -> str:
         """The name on the command line and in results."""
-        return with_suffixes("noise", self.norm, self.goal)
+        return with_suffixes("noise", self.norm, self)
 
     def _passes(self) -> int:
-        return self.restarts * self.eot
+        return self.restarts * self.draws
 
     def _perturb(self, batch: Batch) -> Tensor:
         if self.restarts == 1:

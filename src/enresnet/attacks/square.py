@@ -23,7 +23,6 @@ from enresnet.attacks.batch import Batch
 from enresnet.attacks.geometry import Linf
 from enresnet.attacks.ifgsm import check_epsilon, with_suffixes
 from enresnet.attacks.replay import Replay
-from enresnet.randomness import checked_generator
 
 # The share of pixels of a square is halved at these shares of the search (of 10,000 steps).
 HALVINGS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
@@ -43,26 +42,26 @@ class Square(Attack):
         epsilon: float | None = None,
         steps: int = 1000,
         share: float = 0.8,
-        eot: int = 1,
+        eot: int | None = 1,
         goal: str = "untargeted",
+        targets: str | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(eot=eot, goal=goal)
+        super().__init__(eot=eot, goal=goal, targets=targets, generator=generator)
         self.epsilon = check_epsilon(epsilon, "linf")
         self.steps = checks.integer("steps", steps, low=1)
         self.share = checks.number("share", share, low=0, high=1)
-        self.generator = checked_generator(generator)
 
     @property
     def name(self) -> str:
         """The name on the command line and in results."""
         return with_suffixes(
-            "square" if self.steps == 1000 else f"square{self.steps}", "linf", self.goal
+            "square" if self.steps == 1000 else f"square{self.steps}", "linf", self
         )
 
     def _passes(self) -> int:
         watched = 1
-        return watched + 2 * (self.steps + 1) * self.eot + RETIRE
+        return watched + 2 * (self.steps + 1) * self.draws + RETIRE
 
     def _draw_seeds(self, count: int) -> Tensor:
         generator = self.generator

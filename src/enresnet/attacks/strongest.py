@@ -22,6 +22,7 @@ from enresnet.attacks.apgd import APGD
 from enresnet.attacks.base import Attack
 from enresnet.attacks.batch import ASKED, Batch
 from enresnet.attacks.contest import RETIRE, AnswersDifferError, Contest
+from enresnet.attacks.determinism import EOT
 from enresnet.attacks.geometry import BALLS
 from enresnet.attacks.gradient import NoGradientError
 from enresnet.attacks.ifgsm import IFGSM, check_epsilon
@@ -29,7 +30,6 @@ from enresnet.attacks.losses import difference_of_logits_ratio
 from enresnet.attacks.precision import PRECISIONS, is_deterministic, keeps_apart
 from enresnet.attacks.square import Square
 from enresnet.attacks.surrogates import Surrogate, surrogates
-from enresnet.randomness import checked_generator
 
 FEWEST = 10  # steps that a search should have: rather than fewer it averages over fewer draws
 DROWNED = 0.8  # cosine of two gradients below which noise has too much of a say in them
@@ -90,7 +90,7 @@ class Strongest(Attack):
     """The worst case over APGD on all surrogates and Square, in linf.
 
     ``budget`` is in gradient evaluations an image; those that fail early take less. Square has a
-    fifth of it in steps, without gradients, and all of it where they led nowhere or there are none.
+    fifth of it in steps, without gradients, and all of it where there are none or they mislead.
     ``eot`` draws go into a gradient, fewer where the budget would not last for ten steps.
     """
 
@@ -99,15 +99,16 @@ class Strongest(Attack):
         *,
         epsilon: float | None = None,
         budget: int = 1000,
-        eot: int = 5,
+        eot: int | None = EOT,
         precision: str = "auto",
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(eot=eot)
+        super().__init__(eot=eot, generator=generator)
+        # Where it finds out that a model only seemed deterministic, it averages after all.
+        self._averaged = EOT if eot is None else eot
         self.precision = checks.choice("precision", precision, PRECISIONS)
         self.epsilon = check_epsilon(epsilon, "linf")
         self.budget = checks.integer("budget", budget, low=100)
-        self.generator = checked_generator(generator)
 
     @property
     def name(self) -> str:
@@ -138,6 +139,7 @@ class Strongest(Attack):
         result = contest.decided()
         meter.finish()
         outer.count(batch.classifier)
+        outer.overflows += batch.classifier.overflows
         return result
 
     def _searched(
@@ -161,9 +163,9 @@ class Strongest(Attack):
         return contest
 
     def _by_squares(self, contest: Contest, blind: Tensor, budget: int, meter: _Meter) -> None:
-        """Search without gradients, at length where there are none."""
+        """Search without gradients, at length where they lead nowhere."""
         batch = contest.batch
-        eot = 1 if batch.deterministic else self.eot
+        eot = 1 if batch.deterministic else self._averaged
         for members, steps, draws in (
             (~blind, max(1, budget // 5), min(2, eot)),
             (blind, budget, eot),
@@ -179,18 +181,20 @@ class Strongest(Attack):
                 rows, steps, draws = rows[more], budget, eot
 
     def _by_gradients(self, contest: Contest, budget: int, meter: _Meter) -> Tensor:
-        """Try all that follows a gradient; return the images that were seen to have none."""
+        """Try all that follows a gradient; return the images where there is none to trust."""
         batch = contest.batch
         known = surrogates(
             batch.classifier.model,
-            min(self.eot, max(1, budget // 100)),
+            min(self._averaged, max(1, budget // 100)),
             deterministic=batch.deterministic,
         )
         groups: list[tuple[Tensor, Sequence[Stage]]]
         groups = [(torch.ones(len(batch.images), dtype=torch.bool), DETERMINISTIC)]
-        spent, blind = 0, torch.zeros(len(batch.images), dtype=torch.bool)
-        if not batch.deterministic:
-            (loud, blind), spent = self._drowned(contest), 2 * self.eot
+        loud, blind = self._untrusted(contest)
+        spent = self._averaged * 2
+        if batch.deterministic:
+            spent = 1
+        else:
             quiet = NOISE_OFF if "noise off" in known else RANDOM
             groups = [(~loud, quiet), (loud, LOUD)]
         for members, stages in groups:
@@ -198,7 +202,7 @@ class Strongest(Attack):
                 searches_of(
                     plan(stages, known),
                     budget=max(0, budget - spent),
-                    eot=self.eot,
+                    eot=self._averaged,
                     targets=len(contest.rivals),
                 )
             )
@@ -213,21 +217,42 @@ class Strongest(Attack):
                 contest.challenge(rows, found, bet=search.bet)
         return blind
 
-    def _drowned(self, contest: Contest) -> tuple[Tensor, Tensor]:
-        """Return the images whose gradient is mostly noise, and those where it is 0.
+    def _untrusted(self, contest: Contest) -> tuple[Tensor, Tensor]:
+        """Return the images whose gradient is mostly noise, and those where it leads nowhere.
 
-        Of noise two of them point apart.
+        Two gradients under different noise then disagree. It leads nowhere where it is 0, and where
+        the second half of one long step along it makes the model surer again: so do networks that
+        were trained on such steps alone.
         """
         found, blind = torch.zeros(2, len(contest.batch.images), dtype=torch.bool)
         rows = contest.standing
-        if len(rows):
-            batch = contest.batch.rows(rows)
-            one, two = (batch.gradient(batch.loss, batch.images).flatten(1) for _ in range(2))
-            there = (one != 0).any(dim=1) & (two != 0).any(dim=1)
-            cosine = torch.cosine_similarity(one.double(), two.double(), eps=1e-300)
-            found[rows] = (there & (cosine < DROWNED)).cpu()
-            blind[rows] = ((one == 0).all(dim=1) & (two == 0).all(dim=1)).cpu()
+        if not len(rows):
+            return found, blind
+        batch = contest.batch.rows(rows)
+        if batch.deterministic:
+            batch = replace(batch, eot=1)
+        one = batch.gradient(batch.loss, batch.images)
+        two = one if batch.deterministic else batch.gradient(batch.loss, batch.images)
+        first, second = one.flatten(1), two.flatten(1)
+        zero = (first == 0).all(dim=1) & (second == 0).all(dim=1)
+        there = (first != 0).any(dim=1) & (second != 0).any(dim=1)
+        cosine = torch.cosine_similarity(first.double(), second.double(), eps=1e-300)
+        found[rows] = (there & (cosine < DROWNED)).cpu()
+        ball = BALLS["linf"](batch.images, self.epsilon)
+        half, whole = (
+            self._margins(batch, ball.ascend(ball.centre, one + two, share * self.epsilon))
+            for share in (0.5, 1)
+        )
+        # Two standard deviations of what noise does to the difference; 0 where there is none.
+        doubt = 2 * ((half.var(0, correction=0) + whole.var(0, correction=0)) / len(half)).sqrt()
+        blind[rows] = (zero | (whole.mean(dim=0) - half.mean(dim=0) > doubt)).cpu()
         return found, blind
+
+    @torch.no_grad()
+    def _margins(self, batch: Batch, point: Tensor) -> Tensor:
+        """Return the margins of points, a row a draw."""
+        draws = 1 if batch.deterministic else self._averaged
+        return torch.stack([batch.margin(batch.logits(point)).double() for _ in range(draws)])
 
     def _try(
         self, contest: Contest, rows: Tensor, search: Search, number: int, meter: _Meter

@@ -27,6 +27,8 @@ def command(
     natural: str | None = None,
     eot: int | None = None,
     epsilon: Ratio | None = None,
+    mean: tuple[float, ...] = (),
+    std: tuple[float, ...] = (),
     draws: int = 10,
     queries: int = 300,
     checkpoint: str = "best",
@@ -49,6 +51,9 @@ def command(
         natural: The same network trained without attacks, which must fall to about 0.
         eot: Draws of the model's noise averaged in every gradient; 5 for a noisy model, else 1.
         epsilon: Largest change of a pixel; by default the one the run was trained against.
+        mean: What a model of your own, module.path:name, wants subtracted from images in [0, 1]:
+            a number a channel, or one for all.
+        std: What it wants the rest divided by, alike.
         draws: Predictions of a noisy model that every image is scored over.
         queries: Steps of the search without gradients.
         checkpoint: Of a run: best or last.
@@ -61,7 +66,7 @@ def command(
     check_outputs(json, picture=picture)
     if eot is not None:
         checks.integer("eot", eot, low=1)
-    subject = open_subject(model, checkpoint=checkpoint)
+    subject = open_subject(model, checkpoint=checkpoint, mean=mean, std=std)
     journal = subject.folder / JOURNAL
     name, images = subject.images(data)
     result = diagnose(

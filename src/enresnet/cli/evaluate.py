@@ -15,7 +15,9 @@ from enresnet.attacks import Attack, attack_at
 from enresnet.attacks.base import brief
 from enresnet.cli.output import (
     Ratio,
+    Targets,
     check_outputs,
+    check_targets,
     print_table,
     write_json,
     write_picture,
@@ -52,7 +54,10 @@ def command(
     data: str | None = None,
     eot: int | None = None,
     epsilon: Ratio | None = None,
+    targets: Targets | None = None,
     budget: int = 1000,
+    mean: tuple[float, ...] = (),
+    std: tuple[float, ...] = (),
     draws: int = 10,
     checkpoint: str = "best",
     limit: int | None = None,
@@ -80,7 +85,12 @@ def command(
         data: Test on these images, a name or a folder, rather than on the run's own.
         eot: Draws of the model's noise averaged in every gradient; 5 for a noisy model, else 1.
         epsilon: Largest change of a pixel; by default the one the run was trained against.
+        targets: The classes that attacks named _targeted aim at: a random other class, the least
+            likely, the runner-up, or all others in turn.
         budget: Gradient evaluations an image that strongest may take.
+        mean: What a model of your own, module.path:name, wants subtracted from images in [0, 1]:
+            a number a channel, or one for all.
+        std: What it wants the rest divided by, alike.
         draws: Predictions of a noisy model that every image is scored over.
         checkpoint: Of a run: best or last.
         limit: Use only the first so many test images.
@@ -100,7 +110,7 @@ def command(
         checks.integer("eot", eot, low=1)
     if png and save is None:
         raise ValueError("--png is for --save: it says how the attacked images are kept")
-    subject = open_subject(model, checkpoint=checkpoint, out=out)
+    subject = open_subject(model, checkpoint=checkpoint, out=out, mean=mean, std=std)
     subject.record.check()
     name, images = subject.images(data)
     made = describe_adversarial_set(Path(name)) if is_adversarial_set(Path(name)) else None
@@ -113,7 +123,10 @@ def command(
         raise ValueError(
             "epsilon is the radius in linf; attacks in l2 keep their own, leave it out"
         )
-    chosen = [attack_at(n, epsilon, eot=eot, seed=seed, budget=budget) for n in attacks]
+    check_targets(attacks, targets)
+    chosen = [
+        attack_at(n, epsilon, eot=eot, seed=seed, budget=budget, targets=targets) for n in attacks
+    ]
     facts = {
         "model": subject.name,
         "weights": digest_of(subject.model, images.pixels.shape[1:]),

@@ -16,14 +16,13 @@ from torch import nn
 from enresnet.data import Images
 from enresnet.data.folder import Layout
 from enresnet.data.names import load_test_images
-from enresnet.evaluation.measure import looks_deterministic
+from enresnet.evaluation.measure import usual_eot
 from enresnet.evaluation.record import Record
-from enresnet.models import find_pretrained, load_model
+from enresnet.models import Normalized, find_pretrained, load_model
 from enresnet.processes import first_process
 from enresnet.training import Run
 
 DEFAULT_EPSILON = 8 / 255
-EOT = 5  # the paper's, for models with noise
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class Subject:
 
     def usual_eot(self, images: Images) -> int:
         """Return how many draws a gradient needs: 1 for a model that answers twice the same."""
-        return 1 if looks_deterministic(self.model, images) else EOT
+        return usual_eot(self.model, images)
 
     def section(self, epsilon: float, data: str) -> str:
         """Return the part of evaluation.json for results at this radius on these images."""
@@ -84,12 +83,32 @@ class Subject:
         return own if epsilon == self.epsilon else f"{own} at epsilon {epsilon:.6g}"
 
 
-def open_subject(source: str, *, checkpoint: str = "best", out: Path | None = None) -> Subject:
+def is_own(source: str) -> bool:
+    """Return whether ``source`` names a model of the user's own, as module.path:name."""
+    return not Path(source).exists() and _PATH.fullmatch(source) is not None
+
+
+def open_subject(
+    source: str,
+    *,
+    checkpoint: str = "best",
+    out: Path | None = None,
+    mean: tuple[float, ...] = (),
+    std: tuple[float, ...] = (),
+) -> Subject:
     """Return what ``source`` names.
 
-    A run's folder, weights that come with the package, a safetensors file, or module.path:name.
+    A run's folder, weights that come with the package, a safetensors file, or module.path:name,
+    which is given images normalised by ``mean`` and ``std``.
     """
     path = Path(source)
+    if bool(mean) != bool(std):
+        raise ValueError("--mean and --std belong together, found only one of them")
+    if mean and not is_own(source):
+        raise ValueError(
+            f"--mean and --std are for models of your own, module.path:name; {source} normalises "
+            "inside, where it needs to"
+        )
     if path.is_dir():
         run = Run.open(path)
         return Subject(
@@ -119,6 +138,7 @@ def open_subject(source: str, *, checkpoint: str = "best", out: Path | None = No
         name = path.stem
     elif _PATH.fullmatch(source):
         model, name = import_model(source), source.replace(":", ".")
+        model = Normalized(model, mean, std) if mean else model
     else:
         raise FileNotFoundError(
             f"{source} is not there; name the folder of a run, a safetensors file, or a function "

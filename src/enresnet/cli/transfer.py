@@ -9,13 +9,15 @@ from enresnet.attacks import attack_at
 from enresnet.attacks.base import brief
 from enresnet.cli.output import (
     Ratio,
+    Targets,
     check_outputs,
+    check_targets,
     print_table,
     write_json,
     write_picture,
     write_text,
 )
-from enresnet.cli.subjects import Subject, open_subject
+from enresnet.cli.subjects import Subject, is_own, open_subject
 from enresnet.evaluation import Accuracy, transfer_matrix
 from enresnet.evaluation.digest import digest_of
 from enresnet.evaluation.environment import hardware, versions
@@ -35,6 +37,9 @@ def command(
     data: str | None = None,
     eot: int | None = None,
     epsilon: Ratio | None = None,
+    targets: Targets | None = None,
+    mean: tuple[float, ...] = (),
+    std: tuple[float, ...] = (),
     draws: int = 10,
     limit: int | None = None,
     batch_size: int = 128,
@@ -54,8 +59,13 @@ def command(
         matrix: Models that are all both.
         attacks: Their names; see enresnet attacks.
         data: The test images, a name or a folder; by default those of the first run.
-        eot: Draws averaged in every gradient; 5 where an oracle has noise, else 1.
+        eot: Draws averaged in every gradient; 5 for an oracle with noise, else 1.
         epsilon: Largest change of a pixel; by default the one the first was trained against.
+        targets: The classes that attacks named _targeted aim at: a random other class, the least
+            likely, the runner-up, or all others in turn.
+        mean: What a model of your own, module.path:name, wants subtracted from images in [0, 1]:
+            a number a channel, or one for all.
+        std: What it wants the rest divided by, alike.
         draws: Predictions of a noisy model that every image is scored over.
         limit: Use only the first so many test images.
         batch_size: Images that meet a model at once.
@@ -73,19 +83,21 @@ def command(
         checks.integer("eot", eot, low=1)
     if bool(matrix) == bool(oracle or target) or bool(oracle) != bool(target):
         raise ValueError("give --oracle and --target, or --matrix with all the models")
-    oracles, targets = _opened(matrix or oracle), _opened(matrix or target)
-    first = next(iter(targets.values()))
+    if (mean or std) and not any(map(is_own, matrix or (*oracle, *target))):
+        raise ValueError("--mean and --std are for models of your own, module.path:name; none is")
+    oracles, judges = (_opened(names, mean, std) for names in (matrix or oracle, matrix or target))
+    first = next(iter(judges.values()))
     name, images = first.images(data)
     radius = first.epsilon if epsilon is None else epsilon
-    draws_of_gradient = eot or max(subject.usual_eot(images) for subject in oracles.values())
-    chosen = [attack_at(n, radius, eot=draws_of_gradient, seed=seed) for n in attacks]
+    check_targets(attacks, targets)
+    chosen = [attack_at(n, radius, eot=eot, seed=seed, targets=targets) for n in attacks]
     shape = images.pixels.shape[1:]
-    weights = {key: digest_of(s.model, shape) for key, s in {**oracles, **targets}.items()}
+    weights = {key: digest_of(s.model, shape) for key, s in {**oracles, **judges}.items()}
     engine = Engine(devices=devices)
     engine.launch()
     natural, robust = transfer_matrix(
         {key: subject.model for key, subject in oracles.items()},
-        {key: subject.model for key, subject in targets.items()},
+        {key: subject.model for key, subject in judges.items()},
         images,
         chosen,
         draws=draws,
@@ -101,9 +113,9 @@ def command(
         "data": name,
         "fingerprint": images.fingerprint(),
         "weights": weights,
-        "sources": {key: s.source for key, s in {**oracles, **targets}.items()},
+        "sources": {key: s.source for key, s in {**oracles, **judges}.items()},
         "epsilon": radius,
-        "eot": draws_of_gradient,
+        "eot": eot,  # null: decided by each oracle, as its settings say
         "draws": draws,
         "limit": limit,
         "batch_size": batch_size,
@@ -124,19 +136,25 @@ def command(
     count = next(iter(natural.values())).images
     tables = {}
     for attack, cells in robust.items():
-        title = (
-            f"{attack}, epsilon = {brief(radius)}, EOT over {draws_of_gradient}, {count} images of "
-            f"{name}"
-        )
-        tables[title] = _rows(natural, cells, list(oracles), list(targets))
+        title = f"{attack}, epsilon = {brief(radius)}{_eot(cells)}, {count} images of {name}"
+        tables[title] = _rows(natural, cells, list(oracles), list(judges))
         print_table(tables[title], title=title)
         if picture is not None:
             own = picture if len(robust) == 1 else picture.with_stem(f"{picture.stem}-{attack}")
-            table = [[cells[o, t].accuracy for t in targets] for o in oracles]
-            write_picture(own, transfer_heat_map(table, list(oracles), list(targets), title))
+            table = [[cells[o, t].accuracy for t in judges] for o in oracles]
+            write_picture(own, transfer_heat_map(table, list(oracles), list(judges), title))
     for file, written in ((markdown, as_markdown), (latex, as_latex)):
         write_text(file, "\n".join(written(rows, caption=t) for t, rows in tables.items()))
     remove_journal(journal)
+
+
+def _eot(cells: dict[tuple[str, str], Accuracy]) -> str:
+    """Return over how many draws gradients were averaged, by oracle where they differ."""
+    used = {o: (value.settings or {}).get("eot") for (o, _), value in cells.items()}
+    if len(set(used.values())) > 1:
+        return ", EOT over " + ", ".join(f"{eot} ({oracle})" for oracle, eot in used.items())
+    (eot,) = set(used.values())
+    return "" if eot is None else f", EOT over {eot}"
 
 
 def _rows(
@@ -154,9 +172,14 @@ def _rows(
     return rows
 
 
-def _opened(sources: tuple[str, ...]) -> dict[str, Subject]:
+def _opened(
+    sources: tuple[str, ...], mean: tuple[float, ...], std: tuple[float, ...]
+) -> dict[str, Subject]:
     """Return the models by name: that of the network, or the folder's if two share one."""
-    subjects = [open_subject(source) for source in sources]
+    subjects = [
+        open_subject(source, mean=mean, std=std) if is_own(source) else open_subject(source)
+        for source in sources
+    ]
     names = [subject.name for subject in subjects]
     keys = names if len(set(names)) == len(names) else [subject.source for subject in subjects]
     if len(set(keys)) < len(keys):

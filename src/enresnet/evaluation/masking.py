@@ -22,7 +22,8 @@ from enresnet.attacks.ifgsm import check_epsilon
 from enresnet.data import Images
 from enresnet.evaluation import signs
 from enresnet.evaluation.accuracy import Accuracy
-from enresnet.evaluation.measure import as_images
+from enresnet.evaluation.measure import OWN, as_images, usual_eot, warn_of_chance
+from enresnet.evaluation.misuse import suspicions
 from enresnet.evaluation.patient import Patient
 from enresnet.evaluation.signs import Check
 from enresnet.progress import progress_bar
@@ -69,7 +70,7 @@ def diagnose(
     dataset: Images | tuple[Tensor, Tensor] | Any,
     *,
     epsilon: float | None = None,
-    eot: int = 1,
+    eot: int | None = None,
     draws: int = 10,
     limit: int | None = None,
     batch_size: int = 128,
@@ -84,28 +85,36 @@ def diagnose(
 
     ``oracles`` are other models whose adversarial images are tried on it; ``natural`` is the same
     network trained without attacks, which no honest attack leaves standing. ``queries`` are the
-    steps of the black-box search. ``journal``, a folder, keeps results as they come, and the same
-    call goes on from there.
+    steps of the black-box search. ``eot=None`` leaves the draws of a gradient to the model: 1 for
+    one that always answers the same, else 5. ``journal``, a folder, keeps results as they come, and
+    the same call goes on from there.
     """
     radius = check_epsilon(epsilon, "linf")
-    checks.integer("eot", eot, low=1)
+    if eot is not None:
+        checks.integer("eot", eot, low=1)
     if limit is not None:
         checks.integer("limit", limit, low=2)
     data = as_images(dataset).first(limit)
+    if eot is None:
+        eot = usual_eot(model, data)
     book = None if journal is None else Path(journal)
     patient = Patient(model, data, radius, eot, draws, batch_size, seed, book)
     oracles = oracles or {}
+    odd = [Check(s.name, s.figure, "warn", s.remedy) for s in suspicions(model, data)]
     stages = 5 + len(STEPS) + len(_radii(radius)) + len(oracles) + (natural is not None)
     with progress_bar("diagnosing", stages, show=progress) as advance:
         patient.advance = advance
         try:
             one = patient.under(FGSM(epsilon=radius, eot=eot))
         except NoGradientError:
-            return _of(patient, [signs.no_gradient(patient, queries)], {}, {})
+            return _of(patient, [*odd, signs.no_gradient(patient, queries)], {}, {})
+        if patient.natural is not None:
+            warn_of_chance(OWN, patient.natural, data)
         many = patient.iterative(20)
         steps = {number: one if number == 1 else patient.iterative(number) for number in STEPS}
         curve = {size: patient.iterative(20, size) for size in _radii(radius)}
         found = [
+            *odd,
             signs.many_steps(one, many),
             *signs.black_box(patient, many, queries),
             *(signs.blind(patient, name, oracle, many) for name, oracle in oracles.items()),

@@ -18,21 +18,20 @@ import torch
 from torch import Tensor
 
 from enresnet import checks
-from enresnet.attacks import Attack
-from enresnet.attacks.batch import ASKED
-from enresnet.attacks.gate import check_model_and_images
+from enresnet.attacks import Attack, determinism
+from enresnet.attacks.determinism import EOT, LOOK
+from enresnet.attacks.gate import check_model_and_images, explained
 from enresnet.attacks.gradient import Model
 from enresnet.attacks.precision import is_deterministic, our_network
 from enresnet.data import DataSet, Images, from_dataset
 from enresnet.evaluation.accuracy import Accuracy, Evaluation, summarise
 from enresnet.evaluation.journal import Journal
+from enresnet.evaluation.misuse import suspicions
 from enresnet.evaluation.scoring import answers_alike, drawn_logits
 from enresnet.evaluation.statistics import accuracy_interval
 from enresnet.evaluation.work import NATURAL, Keep, Share, Work, own_streams
 
 OWN = "model"  # the only one of an evaluation
-LOOK = 64  # images from all over the data that tell whether a model is deterministic
-NEAR = 8 / 255  # and how far from them others are looked at
 
 
 def evaluate(
@@ -56,7 +55,7 @@ def evaluate(
     pairs. The model runs in evaluation mode and is left as it was. ``seed`` fixes the noise of our
     networks and the attacks; ``journal``, a folder, keeps results as they come, and the same call
     goes on from there. ``keep`` is given the attacked images of every batch. ``warn=False`` does
-    without the warning that a model knows nothing.
+    without the warnings that a model knows nothing, expects other images or returns probabilities.
     """
     return transfer(
         model,
@@ -138,29 +137,36 @@ def transfer_matrix(
     data = as_images(dataset).first(limit)
     _check_names(attacks)
     first, labels = data.batch(slice(batch_size))
-    same = {}
-    with own_streams(targets.values(), seed) as reseed:
+    same, eot = {}, {}
+    with own_streams([*targets.values(), *oracles.values()], seed) as reseed:
         reseed("first look")
         for name, model in targets.items():
             check_model_and_images(model, first[:1], labels[:1])
             _check_classes(model, data, first)
             same[name] = answers_alike(model, first) and looks_deterministic(model, data)
+        if any(attack.eot is None for attack in attacks):
+            reseed("draws of a gradient")
+            eot = {name: usual_eot(model, data) for name, model in oracles.items()}
+        for name, model in targets.items() if warn else ():
+            for suspicion in suspicions(model, data):  # before hours of work, not after
+                warnings.warn(_about(name, str(suspicion)), stacklevel=2)
     needed = {name: 1 if same[name] else draws for name in targets}
-    work = Work(oracles, targets, data, attacks, needed, batch_size, seed, keep=keep)
+    work = Work(oracles, targets, data, attacks, needed, batch_size, seed, keep=keep, eot=eot)
     book = None if journal is None else Journal(journal, work.header())
     results = work.do(journal=book, share=share, progress=progress)
 
     def gathered(oracle: str, attack: Attack | None, target: str) -> Accuracy:
         name = NATURAL if attack is None else attack.name
         found = results[oracle, name]
+        used = None if attack is None else work.attack_on(oracle, attack)
         return summarise(
             found.scored[target],
             data,
             seconds=found.seconds,
             apart=same[target] or our_network(targets[target]) is not None,
             deterministic=same[target],
-            attack=None if attack is None else repr(attack),
-            settings=None if attack is None else attack.settings(),
+            attack=None if used is None else repr(used),
+            settings=None if used is None else used.settings(),
             claimed=found.claimed,
             gradients=found.gradients,
             evaluations=found.evaluations,
@@ -176,13 +182,21 @@ def transfer_matrix(
         for attack in attacks
     }
     for name, value in natural.items():
-        if warn and knows_nothing(value, data):
-            _warn_of_chance(name, value)
+        if warn:
+            warn_of_chance(name, value, data)
         _warn_of_bad(name, [value, *(cells[o, name] for cells in robust.values() for o in oracles)])
     return natural, robust
 
 
-def _warn_of_chance(name: str, natural: Accuracy) -> None:
+def _about(name: str, sentence: str) -> str:
+    """Return a sentence with the name of the model it is about, where there are several."""
+    return sentence if name == OWN else f"{name}: {sentence}"
+
+
+def warn_of_chance(name: str, natural: Accuracy, data: Images) -> None:
+    """Say when a model does no better on clean images than one that knows nothing."""
+    if not knows_nothing(natural, data):
+        return
     who = "the model" if name == OWN else name
     warnings.warn(
         f"{who} classifies clean images at chance level ({100 * natural.accuracy:.1f} %). Images "
@@ -211,25 +225,21 @@ def looks_deterministic(model: Model, data: Images) -> bool:
     if is_deterministic(model):
         return True
     few, _ = data.batch(torch.linspace(0, len(data) - 1, min(LOOK, len(data))).long())
-    change = torch.rand(few.shape, generator=torch.Generator().manual_seed(0)).to(few) - 0.5
-    near = (few + 2 * NEAR * change).clamp(0, 1)
-    asked, times = ASKED
-    with _first_look(few):
-        return (
-            answers_alike(model, few)
-            and answers_alike(model, near)
-            and answers_alike(model, few[:asked], times)
-        )
+    return determinism.looks_deterministic(model, few)
+
+
+def usual_eot(model: Model, data: Images) -> int:
+    """Return how many draws a gradient needs: 1 for a model that always answers the same."""
+    return 1 if looks_deterministic(model, data) else EOT
 
 
 @contextmanager
-def _first_look(images: Tensor) -> Iterator[None]:
+def _first_look(model: Model, images: Tensor) -> Iterator[None]:
     """Say what the images are like, should a model not take them."""
     try:
         yield
     except RuntimeError as error:
-        shape = " x ".join(map(str, images.shape[1:]))
-        raise ValueError(f"model fails on images of {shape}: {error}") from error
+        raise explained(error, model, images) from error
 
 
 def as_images(dataset: Any) -> Images:
@@ -252,7 +262,7 @@ def as_images(dataset: Any) -> Images:
 
 
 def _check_classes(model: Model, data: Images, images: Tensor) -> None:
-    with _first_look(images):
+    with _first_look(model, images):
         (logits,) = drawn_logits(model, images, 1)
     if logits.isnan().any(dim=1).all():
         raise FloatingPointError("model gives NaN: its weights or the images are not finite")
@@ -281,6 +291,12 @@ def _check_names(attacks: Iterable[Attack]) -> None:
     for attack in attacks:
         if not isinstance(attack, Attack):
             raise TypeError(f"attacks must be Attack objects such as FGSM(), found {attack!r}")
+        if attack.goal == "targeted" and attack.chosen_targets is None:
+            raise ValueError(
+                f"{attack.name} needs targets: an evaluation knows the labels alone, and towards "
+                f"those an attack helps the model; name it {attack.name}_random, _least_likely, "
+                "_runner_up or _all, or choose them by --targets or targets='random'"
+            )
         if attack.name in seen:
             raise ValueError(
                 f"attacks must differ in name, found {attack.name} twice; evaluate them one by one"

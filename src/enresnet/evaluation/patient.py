@@ -40,6 +40,7 @@ class Patient:
         }
         self.draws, self.seed = draws, seed
         self.advance: Any = lambda _: None
+        self.natural: Accuracy | None = None
         self._known: dict[str, Accuracy] = {}
 
     def under(self, attack: Attack, oracle: Model | None = None) -> Accuracy:
@@ -58,7 +59,11 @@ class Patient:
             place = (oracle is self.model, target is self.model, len(self._known))
             about = repr((attack.settings(), place, len(self.data), self.options))
             own = self._journal / hashlib.sha256(about.encode()).hexdigest()[:16]
-        result = transfer(oracle, target, self.data, [attack], journal=own, **self.options)
+        result = transfer(
+            oracle, target, self.data, [attack], journal=own, warn=False, **self.options
+        )
+        if self.natural is None and target is self.model:
+            self.natural = result.natural
         self.advance(1)
         return result
 

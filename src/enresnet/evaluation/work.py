@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -176,6 +176,7 @@ class Work:
     seed: int | None = None
     natural: bool = True
     keep: Keep | None = None
+    eot: Mapping[str, int] = field(default_factory=dict)  # by oracle, where attacks leave it open
 
     def units(self) -> list[Unit]:
         """Return all pieces, in the order in which one process does them."""
@@ -205,6 +206,7 @@ class Work:
             "images": len(self.data),
             "data": self.data.fingerprint(),
             "attacks": {attack.name: attack.settings() for attack in self.attacks},
+            **({"eot": dict(self.eot)} if self.eot else {}),
             "draws": dict(self.draws),
             "batch_size": self.batch_size,
             "seed": self.seed,
@@ -294,7 +296,12 @@ class Work:
         return (unit.stop - unit.start) * (passes + sum(self.draws.values()))
 
     def _attack(self, unit: Unit) -> Attack | None:
-        return next((attack for attack in self.attacks if attack.name == unit.attack), None)
+        found = next((attack for attack in self.attacks if attack.name == unit.attack), None)
+        return None if found is None else self.attack_on(unit.oracle, found)
+
+    def attack_on(self, oracle: str, attack: Attack) -> Attack:
+        """Return an attack with the number of draws that an oracle needs, where it is left open."""
+        return attack if attack.eot is not None else attack.averaging(self.eot[oracle])
 
     def _compute(
         self, unit: Unit, reseed: Callable[[str], None], passed: Callable[[int], None]

@@ -9,6 +9,7 @@ from enresnet.models.noise import (
     using_noise,
     without_noise,
 )
+from enresnet.models.normalized import Normalized
 from enresnet.models.pretrained import ModelCard, find_pretrained, list_pretrained
 from enresnet.models.resnet import ResNet, resnet, wide_resnet
 from enresnet.models.storage import load_model, save_model
@@ -24,6 +25,7 @@ __all__ = [
     "Ensemble",
     "ModelCard",
     "NoiseInjection",
+    "Normalized",
     "ResNet",
     "canonical_name",
     "create_model",

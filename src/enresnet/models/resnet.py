@@ -218,8 +218,15 @@ class ResNet(nn.Module):
         if len(shape) != 4 or shape[1] != self.in_channels or min(shape[2:]) < SMALLEST_IMAGE:
             raise ValueError(
                 f"images must be N x {self.in_channels} x H x W with H and W at least "
-                f"{SMALLEST_IMAGE}, found {' x '.join(map(str, shape))}"
+                f"{SMALLEST_IMAGE}, found {' x '.join(map(str, shape))}{self._remedy(shape)}"
             )
+
+    def _remedy(self, shape: tuple[int, ...]) -> str:
+        if len(shape) == 3 and shape[0] == self.in_channels:
+            return "; a single image becomes a batch by images[None]"
+        if len(shape) == 4 and shape[3] == self.in_channels:
+            return "; N x H x W x C becomes N x C x H x W by images.permute(0, 3, 1, 2)"
+        return ""
 
     def extra_repr(self) -> str:
         """Show the hyper-parameters."""

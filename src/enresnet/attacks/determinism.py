@@ -1,0 +1,65 @@
+"""Whether a model answers twice the same, and how many draws its gradient therefore needs.
+
+Of our own networks it is known. Others are asked: twice on some images and on images near them,
+since noise may show only where no clean image is, and many times on a few, since a call's noise may
+be the same for all its images (one of several networks answers).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from enresnet.attacks.batch import ASKED
+from enresnet.attacks.gate import device_of, explained
+from enresnet.attacks.gradient import Model, frozen
+from enresnet.attacks.precision import is_deterministic, our_network
+
+EOT = 5  # the paper's, for models with noise
+LOOK = 64  # images that a model is asked about
+NEAR = 8 / 255  # and how far from them others are looked at
+
+
+def usual_eot(model: Model, images: Tensor) -> int:
+    """Return how many draws a gradient needs: 1 for a model that always answers the same."""
+    return 1 if looks_deterministic(model, images) else EOT
+
+
+@torch.no_grad()
+def looks_deterministic(model: Model, images: Tensor) -> bool:
+    """Return whether a model answers the same about these images, as far as can be seen."""
+    with frozen(model):
+        if our_network(model) is not None or len(images) == 0:
+            return is_deterministic(model)
+        chosen = torch.linspace(0, len(images) - 1, min(LOOK, len(images))).long()
+        few = images.detach()[chosen.to(images.device)]
+        change = torch.rand(few.shape, generator=torch.Generator().manual_seed(0)).to(few) - 0.5
+        near = (few + 2 * NEAR * change).clamp(0, 1)
+        asked, times = ASKED
+        return (
+            _answers_alike(model, few, 2)
+            and _answers_alike(model, near, 2)
+            and _answers_alike(model, few[:asked], times)
+        )
+
+
+def _answers_alike(model: Model, images: Tensor, times: int) -> bool:
+    images = images.to(device_of(model, default=images.device))
+    first: object = None
+    for number in range(times):
+        try:
+            answer: object = model(images.clone())
+        except RuntimeError as error:
+            raise explained(error, model, images) from error
+        if not isinstance(answer, Tensor):
+            return True  # no logits: the gate says so
+        if number == 0:
+            first = answer
+        elif not _same(first, answer):
+            return False
+    return True
+
+
+def _same(one: object, two: Tensor) -> bool:
+    assert isinstance(one, Tensor)
+    return one.shape == two.shape and bool(((one == two) | (one.isnan() & two.isnan())).all())

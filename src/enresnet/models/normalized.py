@@ -1,0 +1,73 @@
+r"""A model that expects normalised images, as one that takes them in [0, 1].
+
+.. math:: f(x) = g\left(\frac{x - \mathrm{mean}}{\mathrm{std}}\right)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from enresnet import checks
+
+
+class Normalized(nn.Module):
+    """Normalises images in [0, 1] and hands them on to ``model``, an ``nn.Module`` or a function.
+
+    Args:
+        model: From normalised images to logits.
+        mean: What is subtracted: a number for each channel, or one for all.
+        std: What the rest is divided by, alike.
+
+    Example::
+
+        model = Normalized(resnet, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+        IFGSM()(model, images, labels)  # images in [0, 1], and the ball around them too
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        model: Callable[[Tensor], Tensor],
+        mean: float | Sequence[float],
+        std: float | Sequence[float],
+    ) -> None:
+        super().__init__()
+        if not callable(model):
+            raise TypeError(f"model must be an nn.Module or a callable, found {model!r}")
+        self.model = model
+        means, stds = _numbers("mean", mean), _numbers("std", std, low=1e-6)
+        if len(means) != len(stds) and 1 not in (len(means), len(stds)):
+            raise ValueError(
+                f"mean and std must hold one number a channel, found {len(means)} and {len(stds)}"
+            )
+        # Not persistent: they are hyper-parameters, and stand in the description.
+        self.register_buffer("mean", torch.tensor(means).view(-1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(stds).view(-1, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the model's logits for images N x C x H x W in [0, 1]."""
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if images.ndim != 4 or len(values) not in (1, images.shape[1]):
+                raise ValueError(
+                    f"images must be N x {len(values)} x H x W, as {name} has {len(values)} "
+                    f"numbers; found {' x '.join(map(str, images.shape))}"
+                )
+        return self.model((images - self.mean.to(images)) / self.std.to(images))
+
+    def extra_repr(self) -> str:
+        """Show the hyper-parameters."""
+        return f"mean={self.mean.flatten().tolist()}, std={self.std.flatten().tolist()}"
+
+
+def _numbers(name: str, values: object, *, low: float = -float("inf")) -> list[float]:
+    if isinstance(values, Tensor):
+        values = values.flatten().tolist()
+    several = list(values) if isinstance(values, Sequence) else [values]
+    if not several:
+        raise ValueError(f"{name} must be a number, or one a channel; found none")
+    return [checks.number(name, value, low=low) for value in several]

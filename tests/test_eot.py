@@ -1,0 +1,112 @@
+"""One name is one attack: the model decides over how many draws a gradient is averaged."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from enresnet.attacks import IFGSM, attack_at, create_attack, list_attacks
+from enresnet.cli import main
+from enresnet.evaluation import evaluate, transfer_matrix
+from enresnet.evaluation.masking import diagnose
+from enresnet.models import create_model, save_model
+from problems import SmallNet, random_problem, seeded
+
+IMAGES, LABELS = random_problem((6, 3, 8, 8))
+
+
+def network(name):
+    return create_model(name, num_classes=4, generator=seeded()).eval()
+
+
+class Noisy(nn.Module):
+    """Another's model, whose noise we know nothing of."""
+
+    def __init__(self):
+        super().__init__()
+        self.net, self.generator = SmallNet(), seeded()
+
+    def forward(self, images):
+        logits = self.net(images)
+        return logits + 0.1 * torch.randn(logits.shape, generator=self.generator)
+
+
+MODELS = [
+    (network("resnet8"), 1),
+    (network("en1_resnet8"), 5),
+    (SmallNet().eval(), 1),
+    (SmallNet(noise=0.3).eval(), 5),
+    (Noisy().eval(), 5),
+]
+
+
+@pytest.mark.parametrize(("model", "expected"), MODELS)
+def test_the_model_decides(model, expected):
+    attack = create_attack("ifgsm3")
+    assert attack.eot is None
+    assert attack.decided(model, IMAGES).eot == expected
+    value = evaluate(model, (IMAGES, LABELS), [attack], draws=2, seed=0).robust["ifgsm3"]
+    assert value.settings["eot"] == expected
+    assert f"eot={expected}" in value.attack
+    assert value.gradients == 3 * expected
+    attack(model, IMAGES, LABELS)
+    assert attack.spent[0] == 3 * expected * len(IMAGES)
+    assert attack.eot is None  # and stays open for the next model
+
+
+def test_the_images_are_those_of_the_number_that_was_used():
+    for name, eot in (("resnet8", 1), ("en1_resnet8", 5)):
+        open_one, told = (
+            attack(network(name), IMAGES, LABELS)
+            for attack in (create_attack("ifgsm3"), IFGSM(steps=3, eot=eot))
+        )
+        assert torch.equal(open_one, told)
+
+
+def test_our_networks_are_not_asked(monkeypatch):
+    model, calls = network("en1_resnet8"), []
+    monkeypatch.setattr("enresnet.attacks.determinism._answers_alike", lambda *_: calls.append(1))
+    assert create_attack("fgsm").decided(model, IMAGES).eot == 5
+    assert not calls
+    create_attack("fgsm").decided(lambda x: model(x), IMAGES)
+    assert calls
+
+
+def test_a_number_that_is_given_stays():
+    noisy = network("en1_resnet8")
+    attack = create_attack("ifgsm2", eot=3)
+    assert attack.decided(noisy, IMAGES) is attack
+    attack(noisy, IMAGES, LABELS)
+    assert attack.spent[0] == 2 * 3 * len(IMAGES)
+    assert attack_at("ifgsm20", 0.1).eot is None
+    for name in list_attacks():
+        assert name.startswith("autoattack") or create_attack(name).eot is None
+
+
+def test_each_oracle_decides_for_itself():
+    models = {"plain": network("resnet8"), "noisy": network("en1_resnet8")}
+    attack = create_attack("fgsm")
+    _, robust = transfer_matrix(models, models, (IMAGES, LABELS), [attack], draws=2, seed=0)
+    used = {pair: value.settings["eot"] for pair, value in robust["fgsm"].items()}
+    assert used == {(o, t): {"plain": 1, "noisy": 5}[o] for o in models for t in models}
+
+
+def test_diagnose_leaves_it_to_the_model():
+    options = {"limit": 4, "draws": 1, "queries": 2, "progress": False}
+    for model, expected in MODELS[:2]:
+        assert diagnose(model, (IMAGES, LABELS), **options).eot == expected
+
+
+def test_the_command_line_means_the_same(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = create_model("en1_resnet8", in_channels=1, generator=seeded()).eval()
+    save_model(model, "noisy.safetensors")
+    words = ["--data", "digits", "--limit", "20", "--draws", "2", "--json", "found.json"]
+    words += ["--attacks", "ifgsm2"]
+    assert main(["evaluate", "noisy.safetensors", *words]) == 0
+    command = json.loads((tmp_path / "found.json").read_text())["robust"]["ifgsm2"]
+    assert command["settings"]["eot"] == 5
+    assert main(["transfer", "--matrix", "noisy.safetensors", *words]) == 0
+    (cell,) = json.loads((tmp_path / "found.json").read_text())["robust"]["ifgsm2"]
+    assert cell["settings"] == command["settings"]
