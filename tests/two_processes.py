@@ -53,10 +53,10 @@ def main(out: Path, devices: int) -> None:
         trainer = Trainer(Plain(), data, recipe, engine=engine)
         take = trainer._batch
 
-        def watched(own: Tensor, take=take, name=name, trainer=trainer) -> tuple[Tensor, Tensor]:
+        def watched(own: Tensor, done: float, take=take, name=name, trainer=trainer):
             if name == "pgd" and trainer.progress.epoch == 0:
                 rows.extend(own.tolist())
-            return take(own)
+            return take(own, done)
 
         trainer._batch = watched  # type: ignore[method-assign]
         first, epochs = {}, []
