@@ -409,7 +409,7 @@ NAME = header("x", 2, tarfile.GNUTYPE_LONGNAME) + b"a".ljust(512, b"\0")
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (header("a", -512) + END, "claims -512 bytes"),
+        (header("a", 0) + header("a", -512) + END, "claims -512 bytes"),
         (header("a", -1024, tarfile.GNUTYPE_LONGNAME) + END, "claims -1024 bytes"),
         (header("a", -512, tarfile.XHDTYPE) + END, "claims -512 bytes"),
         (header("a", 1 << 40) + END, "claims 1099511627776 bytes"),
