@@ -319,3 +319,14 @@ class TestAugmentation:
     def test_nothing_is_nothing(self):
         pixels = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
         assert Augmentation(pad=0, flip=False)(pixels, seeded()) is pixels
+
+
+def test_what_an_image_is_decided_by_its_content_not_its_name(tmp_path):
+    """An EPS file would run Ghostscript; only formats that are decoded in place are read."""
+    header = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n"
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for number in range(6):
+            (tmp_path / name / f"{number}.png").write_bytes(header)
+    with pytest.raises(ValueError, match="not a whole image"):
+        load_data(tmp_path)

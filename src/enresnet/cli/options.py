@@ -6,7 +6,7 @@ import dataclasses
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -46,4 +46,6 @@ def _word(kind: Any) -> str:
         return f"{_word(get_args(kind)[0])} ..."
     if get_origin(kind) is Annotated:
         return _word(get_args(kind)[0])
+    if get_origin(kind) is Literal:
+        return "|".join(map(str, get_args(kind)))
     return _WORDS[kind]

@@ -201,7 +201,7 @@ def _from_npm(spec: Cifar) -> Arrays:
 
 def _strip(content: bytes, name: str) -> np.ndarray[Any, Any]:
     """Return the images of a PNG that holds one a row, as N x 3 x 32 x 32."""
-    with Image.open(io.BytesIO(content)) as image:
+    with Image.open(io.BytesIO(content), formats=("PNG",)) as image:
         width, height = image.size
         if width != SIDE * SIDE or height > MOST_ROWS:  # before any memory is taken for pixels
             raise ValueError(

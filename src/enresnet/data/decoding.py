@@ -23,6 +23,8 @@ MOST_PIXELS = 1 << 26  # of a file, 8192 x 8192: 200 MB in RGB
 LONGEST = 64  # sides; of a longer strip only the middle is scaled, which is all that is kept
 BITS, PHOTOMETRIC, SAMPLE_FORMAT = 258, 262, 339  # tags of TIFF
 WHITE_IS_ZERO, UNSIGNED = 0, 1  # values of the last two
+# Pillow looks at the content, not at the name: an EPS file named .png would run Ghostscript.
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 
 
 def read_square(path: Path, size: int, *, gray: bool) -> Tensor:
@@ -40,7 +42,7 @@ def opened(path: Path) -> Iterator[Image.Image]:
     """Yield the image in a file, not decoded yet; whatever goes wrong names the file."""
     regular_file(path)
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=FORMATS) as image:
             width, height = image.size
             if width * height > MOST_PIXELS:
                 raise ValueError(
