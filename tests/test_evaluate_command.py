@@ -182,7 +182,7 @@ class TestTables:
         assert len(set(values["weights"].values())) == 2
         assert values["attacks"]["fgsm"]["epsilon"] == 8 / 255
         assert {"processor", "threads"} <= set(values["hardware"])
-        assert {"torch", "enresnet", "python"} == set(values["versions"])
+        assert {"torch", "enresnet", "commit", "python"} == set(values["versions"])
         assert (values["seed"], values["draws"], values["limit"]) == (0, 2, 24)
         assert Path("t.md").read_text().startswith("| made against | net.other |")
         assert r"\toprule" in Path("t.tex").read_text()
