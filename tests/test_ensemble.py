@@ -141,9 +141,9 @@ def test_every_listed_name_comes_back_from_the_papers_spelling():
     ("name", "words"),
     [
         ("resnt20", "unknown model 'resnt20'.*Did you mean resnet20"),
-        ("en5_resnet21", r"6n\+2.*found 21.*Did you mean .*en5_resnet20"),
+        ("en5_resnet21", r"6n\+2.*found 21; the nearest are 20 and 26"),
         ("en5-resnet", "unknown model.*Did you mean"),
-        ("en0_resnet20", "number of members must be at least 1.*Did you mean"),
+        ("en0_resnet20", "number of members must be at least 1"),
         ("wrn34-0", "width must be at least 1"),
         ("wrn34_11_2", "unknown model"),
         ("en2_resnet20+", "unknown model ''"),

@@ -36,7 +36,7 @@ def problem(*chances):
 def test_the_averaged_prediction_is_another_than_the_single_one():
     """Right in a third of draws, but surer of itself when it is: the mean is right."""
     images, labels = problem(*[0.4] * 200)
-    value = evaluate(Biased(), (images, labels), draws=50).natural
+    value = evaluate(Biased(), (images, labels), draws=50, warn=False).natural
     assert value.accuracy == pytest.approx(0.4, abs=0.03)
     assert value.averaged > 0.9
     assert value.always == 0
@@ -65,7 +65,7 @@ def test_tries_of_the_same_image():
         expected = 1 - torch.stack(chosen).float().mean().item()
         assert broken_in(right, k) == pytest.approx(expected)
     images, labels = problem(*[0.9] * 3000)
-    value = evaluate(Biased(), (images, labels), draws=10).natural
+    value = evaluate(Biased(), (images, labels), draws=10, warn=False).natural
     assert list(value.broken_in) == [1, 2, 5, 10]
     for k, found in value.broken_in.items():
         assert found == pytest.approx(1 - 0.9**k, abs=0.02)
