@@ -265,12 +265,12 @@ def test_killed_and_resumed(trained, tmp_path):
     journal = out / "evaluation.journal"
     out.mkdir()
     while not (out / "evaluation.json").exists():
-        before = len(list(journal.glob("*.jsonl"))) and (journal / "0.jsonl").stat().st_size
+        before = sum(path.stat().st_size for path in journal.glob("*/0.jsonl"))
         process = started(out)
         while process.poll() is None:
             time.sleep(0.02)
-            path = journal / "0.jsonl"
-            if kills < 3 and path.exists() and path.stat().st_size > before:
+            there = sum(path.stat().st_size for path in journal.glob("*/0.jsonl"))
+            if kills < 3 and there > before:
                 process.send_signal(signal.SIGKILL)
                 process.wait()
                 kills += 1

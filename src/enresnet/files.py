@@ -204,3 +204,20 @@ def locked(file: IO[Any], otherwise: str) -> Iterator[None]:
     if not take(file):
         raise FileExistsError(f"{otherwise} by another process")
     yield
+
+
+@contextmanager
+def has_to_itself(folder: Path) -> Iterator[None]:
+    """Let one process after the other change what a folder holds; the next one waits."""
+    try:
+        import fcntl
+    except ImportError:  # as above
+        yield
+        return
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(number, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(number)

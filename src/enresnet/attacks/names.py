@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from enresnet import checks
 from enresnet.attacks.apgd import APGD
 from enresnet.attacks.autoattack import AutoAttack, check_installed
-from enresnet.attacks.base import TARGETS, Attack
+from enresnet.attacks.base import TARGETS, Attack, brief
 from enresnet.attacks.carlini_wagner import CarliniWagner
 from enresnet.attacks.fgsm import FGSM
 from enresnet.attacks.ifgsm import DEFAULT_EPSILON, IFGSM
@@ -119,13 +120,15 @@ def attack_at(
     seed: int | None = None,
     budget: int | None = None,
     targets: str | None = None,
+    restarts: int | None = None,
+    epsilon_l2: float | None = None,
 ) -> Attack:
     """Return the attack called ``name`` for perturbations of about ``epsilon`` in linf.
 
     Carlini and Wagner's has no epsilon: its step is scaled, so that it can go as far as the
-    paper's goes at 8/255. An l2 attack keeps its own default radius. ``seed`` fixes random starts
-    and targets, ``eot=None`` leaves the number of draws to the model, ``budget`` is for the
-    strongest, ``targets`` for those whose name ends in _targeted.
+    paper's goes at 8/255. An l2 attack takes ``epsilon_l2``, by default its own radius. ``seed``
+    fixes random starts and targets, ``eot=None`` leaves the number of draws to the model,
+    ``budget`` is for the strongest, ``targets`` for those whose name ends in _targeted.
     """
     options: dict[str, Any] = {"eot": eot}
     if name.startswith("autoattack"):  # it has a number of draws of its own
@@ -135,6 +138,10 @@ def attack_at(
         options["step_size"] = 6e-4 * epsilon / DEFAULT_EPSILON["linf"]
     elif "_l2" not in name:
         options["epsilon"] = epsilon
+    elif epsilon_l2 is not None:
+        options["epsilon"] = epsilon_l2
+    if restarts is not None:
+        options["restarts"] = restarts
     if seed is not None:
         options["generator"] = named_generator(seed, f"attack {name}")
     if budget is not None and name == "strongest":
@@ -142,3 +149,23 @@ def attack_at(
     if targets is not None and "_targeted" in name:
         options["targets"] = targets
     return create_attack(name, **options)
+
+
+def told_apart(attacks: Sequence[Attack]) -> dict[str, Attack]:
+    """Return attacks by name; those of one name are told apart by what they differ in.
+
+    So FGSM at two radii becomes "fgsm at 2/255" and "fgsm at 8/255".
+    """
+    found: dict[str, Attack] = {}
+    for attack in attacks:
+        own, alike = attack.settings(), [a.settings() for a in attacks if a.name == attack.name]
+        differing = [key for key in own if any(o.get(key, ...) != own[key] for o in alike)]
+        name, radii = attack.name, {o.get("epsilon") for o in alike}
+        if "epsilon" in differing:
+            name += f" at {brief(own['epsilon'])}"
+        if len(radii) < len(alike):
+            name += "".join(f", {k}={brief(own[k])}" for k in differing if k != "epsilon")
+        if name in found:
+            raise ValueError(f"attacks must differ in their settings, found {attack!r} twice")
+        found[name] = attack
+    return found

@@ -83,8 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 128 + 13
     except (ValueError, TypeError, OSError, MemoryError) as error:
         return _refuse(str(error))
-    except KeyboardInterrupt:
-        _refuse("interrupted")
+    except KeyboardInterrupt as stop:
+        _refuse(str(stop) or "interrupted", once=True)
         return 128 + 2
     except Exception as error:
         if (code := getattr(error, "exit_code", None)) is None:

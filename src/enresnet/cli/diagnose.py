@@ -12,7 +12,7 @@ from enresnet.cli.output import Ratio, check_outputs, print_table, write_json, w
 from enresnet.cli.subjects import open_subject
 from enresnet.evaluation.digest import digest_of
 from enresnet.evaluation.environment import hardware, versions
-from enresnet.evaluation.journal import remove_journal
+from enresnet.evaluation.journal import Journals
 from enresnet.evaluation.masking import diagnose
 from enresnet.report.figures import diagnosis_figure
 
@@ -35,6 +35,7 @@ def command(
     limit: int = 200,
     batch_size: int = 128,
     seed: int = 0,
+    restart: bool = False,
     json: Path | None = None,
     picture: Path | None = None,
 ) -> int:
@@ -60,6 +61,7 @@ def command(
         limit: Use only the first so many test images.
         batch_size: Images that meet the model at once.
         seed: Fixes the attacks and the noise.
+        restart: Throw away what an earlier run of this command left unfinished.
         json: Also write the result to this file.
         picture: Draw accuracy against epsilon and against steps; by default in the run's folder.
     """
@@ -67,22 +69,23 @@ def command(
     if eot is not None:
         checks.integer("eot", eot, low=1)
     subject = open_subject(model, checkpoint=checkpoint, mean=mean, std=std)
-    journal = subject.folder / JOURNAL
+    journals = Journals(subject.folder / JOURNAL, restart=restart)
     name, images = subject.images(data)
-    result = diagnose(
-        subject.model,
-        images,
-        epsilon=subject.epsilon if epsilon is None else epsilon,
-        eot=eot or subject.usual_eot(images),
-        draws=draws,
-        limit=limit,
-        batch_size=batch_size,
-        queries=queries,
-        oracles={other: open_subject(other).model for other in oracle},
-        natural=None if natural is None else open_subject(natural).model,
-        seed=seed,
-        journal=journal,
-    )
+    with journals.resumable():
+        result = diagnose(
+            subject.model,
+            images,
+            epsilon=subject.epsilon if epsilon is None else epsilon,
+            eot=eot or subject.usual_eot(images),
+            draws=draws,
+            limit=limit,
+            batch_size=batch_size,
+            queries=queries,
+            oracles={other: open_subject(other).model for other in oracle},
+            natural=None if natural is None else open_subject(natural).model,
+            seed=seed,
+            journal=journals,
+        )
     facts = {
         "model": subject.name,
         "weights": digest_of(subject.model),
@@ -111,7 +114,7 @@ def command(
         title=title,
         caption=caption,
     )
-    remove_journal(journal)
+    journals.remove()
     for check in result.warnings:
         print(f"warning: {check.name}? {check.figure}. {check.meaning}")
     return 1 if result.warnings else 0

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 import tyro
 from torch import Tensor
 
 from enresnet import checks
-from enresnet.attacks import Attack, attack_at
+from enresnet.attacks import Attack
 from enresnet.attacks.base import brief
+from enresnet.cli.choice import Chosen, choose
 from enresnet.cli.output import (
     Ratio,
     Targets,
     check_outputs,
-    check_targets,
     print_table,
+    say,
     write_json,
     write_picture,
     write_text,
@@ -31,16 +32,17 @@ from enresnet.data.adversarial import (
     is_adversarial_set,
     load_adversarial_set,
 )
-from enresnet.evaluation import Evaluation, evaluate
-from enresnet.evaluation.digest import digest_of
+from enresnet.evaluation import Accuracy, Evaluation, evaluate
+from enresnet.evaluation.digest import identify
 from enresnet.evaluation.environment import hardware, versions
-from enresnet.evaluation.journal import remove_journal
-from enresnet.evaluation.work import Share, Unit
+from enresnet.evaluation.journal import Journals
+from enresnet.evaluation.work import NATURAL, Share, Unit
 from enresnet.report.figures import convergence_figure
 from enresnet.report.tables import as_latex, as_markdown, detail_rows, evaluation_rows
 from enresnet.training.engine import Engine
 
 JOURNAL = "evaluation.journal"
+EIGHT_BIT = "_8bit"
 ONE_DRAW = (
     "AutoAttack itself counts an image as lost that one draw of the noise got wrong: under "
     "'claimed' stands its own figure, under 'accuracy' what fresh draws make of its images."
@@ -52,8 +54,12 @@ def command(
     *,
     attacks: tuple[str, ...] | None = None,
     data: str | None = None,
+    size: int | None = None,
+    gray: bool = False,
     eot: int | None = None,
-    epsilon: Ratio | None = None,
+    epsilon: tuple[Ratio, ...] = (),
+    epsilon_l2: tuple[Ratio, ...] = (),
+    restarts: int | None = None,
     targets: Targets | None = None,
     budget: int = 1000,
     mean: tuple[float, ...] = (),
@@ -64,6 +70,8 @@ def command(
     batch_size: int = 128,
     seed: int = 0,
     devices: int = 1,
+    again: bool = False,
+    restart: bool = False,
     out: Path | None = None,
     save: Path | None = None,
     png: bool = False,
@@ -75,7 +83,8 @@ def command(
     """Measure natural and robust accuracy on test images, with 95 % intervals.
 
     Results are kept in evaluation.json in the run's folder, and while they come in a journal
-    beside it: killed, the same command goes on where it stopped.
+    beside it: killed, the same command goes on where it stopped. What was measured before is not
+    measured again.
 
     Args:
         model: A run's folder, a safetensors file, or module.path:name of a model or of a function
@@ -83,8 +92,14 @@ def command(
         attacks: Their names, see enresnet attacks; by default fgsm, ifgsm20 and cw, and none on
             images that were attacked already.
         data: Test on these images, a name or a folder, rather than on the run's own.
+        size: Side in pixels to which the images of a folder are scaled and cut; by default as the
+            run was trained, else 32.
+        gray: Read the images of a folder as gray.
         eot: Draws of the model's noise averaged in every gradient; 5 for a noisy model, else 1.
-        epsilon: Largest change of a pixel; by default the one the run was trained against.
+        epsilon: Largest change of a pixel, or several, as in 2/255 4/255 8/255; by default the one
+            the run was trained against.
+        epsilon_l2: Length of the change that attacks in l2 may make, or several; 0.5 by default.
+        restarts: Random starts of pgd, apgd and noise, of which the worst counts; 1 by default.
         targets: The classes that attacks named _targeted aim at: a random other class, the least
             likely, the runner-up, or all others in turn.
         budget: Gradient evaluations an image that strongest may take.
@@ -97,6 +112,8 @@ def command(
         batch_size: Images that meet the model at once.
         seed: Fixes the attacks and the noise.
         devices: Processes that share the work.
+        again: Measure also what was measured before; so do --save and --picture.
+        restart: Throw away what an earlier run of this command left unfinished.
         out: Keep results in this folder; by default the run's, or evaluations/NAME.
         save: Keep the attacked images as sets in this folder, for use with --data.
         png: As 8-bit PNG files, rounded inside the ball and scored again.
@@ -112,28 +129,30 @@ def command(
         raise ValueError("--png is for --save: it says how the attacked images are kept")
     subject = open_subject(model, checkpoint=checkpoint, out=out, mean=mean, std=std)
     subject.record.check()
-    name, images = subject.images(data)
+    name, images = subject.images(data, size=size, gray=gray)
     made = describe_adversarial_set(Path(name)) if is_adversarial_set(Path(name)) else None
     if attacks is None:
         attacks = () if made else ("fgsm", "ifgsm20", "cw")
     eot = eot or subject.usual_eot(images)
-    if epsilon is None:
-        epsilon = subject.epsilon
-    elif any("_l2" in attack for attack in attacks):
-        raise ValueError(
-            "epsilon is the radius in linf; attacks in l2 keep their own, leave it out"
-        )
-    check_targets(attacks, targets)
-    chosen = [
-        attack_at(n, epsilon, eot=eot, seed=seed, budget=budget, targets=targets) for n in attacks
-    ]
+    chosen = choose(
+        attacks,
+        usual=subject.epsilon,
+        epsilon=epsilon,
+        epsilon_l2=epsilon_l2,
+        restarts=restarts,
+        targets=targets,
+        eot=eot,
+        seed=seed,
+        budget=budget,
+    )
+    radii = list(dict.fromkeys(one.radius for one in chosen)) or [*epsilon] or [subject.epsilon]
+    identity = identify(subject.model, images.pixels.shape[1:])
     facts = {
         "model": subject.name,
-        "weights": digest_of(subject.model, images.pixels.shape[1:]),
+        "weights": identity.digest,
         "data_name": name,
         "checkpoint": subject.checkpoint,
         "seed": seed,
-        "epsilon": epsilon,
         "eot": eot,
         "draws": draws,
         "limit": limit,
@@ -145,32 +164,112 @@ def command(
     engine = Engine(devices=devices)
     engine.launch()
     subject.folder.mkdir(parents=True, exist_ok=True)
-    journal = subject.folder / JOURNAL
-    result = evaluate(
-        subject.model,
-        images,
-        chosen,
-        draws=draws,
-        batch_size=batch_size,
-        limit=limit,
-        seed=seed,
-        journal=journal,
-        share=Share(engine.rank, engine.processes, engine.wait),
-        keep=sets,
-        warn=made is None,
-    )
+    results = _Results(subject, name, images.fingerprint(), len(images.first(limit)), facts)
+    known: dict[str, Accuracy] = {}
+    if not (again or sets or picture or identity.blind):
+        known = results.known(chosen, radii, engine)
+    journals = Journals(subject.folder / JOURNAL, restart=restart)
+    new = {one.name: one.attack for one in chosen if one.name not in known}
+    if known and not engine.rank:
+        _tell_known(known, new)
+    if new or NATURAL not in known:
+        with journals.resumable():
+            result = evaluate(
+                subject.model,
+                images,
+                new,
+                draws=draws,
+                batch_size=batch_size,
+                limit=limit,
+                seed=seed,
+                journal=journals,
+                share=Share(engine.rank, engine.processes, engine.wait),
+                keep=sets,
+                natural=known.get(NATURAL),
+                warn=made is None,
+            )
+    else:
+        result = Evaluation(known[NATURAL], {})
     if engine.rank:
         return
+    order = {one.name: {**known, **result.robust}[one.name] for one in chosen}
+    result = replace(result, robust=order)
     if sets is not None and png:
         result = _with_eight_bit(result, subject, sets, draws, batch_size, seed)
-    said = subject.record.add(
-        subject.section(epsilon, name), result, data=images.fingerprint(), circumstances=facts
+    said = results.add(result, chosen, radii)
+    journals.remove()
+    for word in [*said, *journals.others()]:
+        say(word, error=True)
+    epsilons = radii[0] if len(radii) == 1 else radii
+    write_json(json, {**result.to_json(), **facts, "epsilon": epsilons})
+    _tell(result, subject, name, radii, facts, made, markdown, latex, picture)
+
+
+@dataclass(frozen=True)
+class _Results:
+    """What is kept of a model on some images: a section for each radius."""
+
+    subject: Subject
+    data_name: str
+    data: str  # digest of the images
+    images: int
+    facts: dict[str, Any]
+
+    def known(
+        self, chosen: list[Chosen], radii: list[float], engine: Engine
+    ) -> dict[str, Accuracy]:
+        """Return what was measured already, by the names of this command."""
+        found: dict[str, Accuracy] = {}
+        clean: list[Accuracy] = []
+        for radius in radii:
+            own = {one.entry: one for one in chosen if one.radius == radius}
+            there = self.subject.record.known(
+                self.subject.section(radius, self.data_name),
+                {NATURAL: None, **{entry: one.attack.settings() for entry, one in own.items()}},
+                data=self.data,
+                images=self.images,
+                circumstances=self.facts,
+            )
+            clean += [there.pop(NATURAL)] if NATURAL in there else []
+            found |= {own[entry].name: value for entry, value in there.items()}
+        if len(clean) == len(radii):
+            found[NATURAL] = clean[0]
+        return _agreed(found, [NATURAL, *(one.name for one in chosen)], engine)
+
+    def add(self, result: Evaluation, chosen: list[Chosen], radii: list[float]) -> list[str]:
+        """Keep a result, and return what there is to say of those that were there."""
+        said = []
+        for radius in radii:
+            own = {one.name: one.entry for one in chosen if one.radius == radius}
+            own |= {name + EIGHT_BIT: entry + EIGHT_BIT for name, entry in own.items()}
+            robust = {own[name]: value for name, value in result.robust.items() if name in own}
+            said += self.subject.record.add(
+                self.subject.section(radius, self.data_name),
+                replace(result, robust=robust),
+                data=self.data,
+                circumstances={**self.facts, "epsilon": radius},
+            )
+        return said
+
+
+def _agreed(found: dict[str, Accuracy], names: list[str], engine: Engine) -> dict[str, Accuracy]:
+    """Return what all processes found; another evaluation may have ended between two looks."""
+    seen = torch.tensor([float(name in found) for name in names])
+    counts = engine.sum_over_processes(seen).tolist()
+    return {
+        n: found[n] for n, count in zip(names, counts, strict=True) if count == engine.processes
+    }
+
+
+def _tell_known(known: dict[str, Accuracy], new: dict[str, Attack]) -> None:
+    """Say which results are those of an earlier evaluation."""
+    names = ", ".join("clean images" if name == NATURAL else name for name in known)
+    left = "" if new else "; nothing is left to measure"
+    say(
+        f"measured before, with the same weights, images and settings: {names}{left} (--again "
+        "measures anew)",
+        error=True,
     )
-    remove_journal(journal)
-    for word in said:
-        print(word, file=sys.stderr)
-    write_json(json, {**result.to_json(), **facts})
-    _tell(result, subject, name, facts, made, markdown, latex, picture)
 
 
 @dataclass(frozen=True)
@@ -182,27 +281,27 @@ class _Sets:
 
     @classmethod
     def at(
-        cls, folder: Path, images: Images, attacks: list[Attack], facts: dict[str, Any], png: bool
+        cls, folder: Path, images: Images, chosen: list[Chosen], facts: dict[str, Any], png: bool
     ) -> _Sets:
         """Return sets in a folder, none of which is another's."""
         same = ("model", "weights", "seed", "limit", "batch_size")
         found = {
-            attack.name: AdversarialSet(
-                folder / attack.name,
+            one.name: AdversarialSet(
+                folder / one.file_name,
                 classes=images.classes,
                 kind="png" if png else "float32",
                 about={
-                    "attack": repr(attack),
-                    "settings": attack.settings(),
+                    "attack": repr(one.attack),
+                    "settings": one.attack.settings(),
                     "data": facts["data_name"],
                     "images": images.fingerprint(),
                     "count": len(images),
                     **{name: facts[name] for name in same},
                 },
-                epsilon=getattr(attack, "epsilon", None),
-                norm=getattr(attack, "norm", "linf"),
+                epsilon=getattr(one.attack, "epsilon", None),
+                norm=getattr(one.attack, "norm", "linf"),
             )
-            for attack in attacks
+            for one in chosen
         }
         first, _ = images.batch(slice(facts["batch_size"]))
         for kept in found.values():
@@ -237,7 +336,7 @@ def _with_eight_bit(
             subject.model, rounded, draws=draws, batch_size=batch_size, seed=seed, warn=False
         )
         settings = {**(value.settings or {}), "rounded": "to 8 bits"}
-        robust[f"{name}_8bit"] = replace(
+        robust[name + EIGHT_BIT] = replace(
             again.natural,
             attack=value.attack,
             settings=settings,
@@ -245,6 +344,16 @@ def _with_eight_bit(
             evaluations=value.evaluations,
         )
     return replace(result, robust=robust)
+
+
+def _radius(result: Evaluation, radii: list[float]) -> str:
+    """Return how far the attacks might go; where there are several radii the names say so."""
+    settings = [value.settings or {} for value in result.robust.values()]
+    l2 = sorted({own["epsilon"] for own in settings if own.get("norm") == "l2"})
+    words = (
+        [] if all(own.get("norm") == "l2" for own in settings) else [", ".join(map(brief, radii))]
+    )
+    return "epsilon = " + " and ".join(words + [f"{', '.join(map(brief, l2))} in l2"] * bool(l2))
 
 
 def _eot(result: Evaluation, eot: int) -> str:
@@ -259,6 +368,7 @@ def _tell(
     result: Evaluation,
     subject: Subject,
     data: str,
+    radii: list[float],
     facts: dict[str, Any],
     made: dict[str, Any] | None,
     markdown: Path | None,
@@ -270,9 +380,7 @@ def _tell(
     title = f"{subject.name} on {data}, {result.natural.images} test images"
     caption = "In %, with 95 % intervals."
     if result.robust:
-        caption = (
-            f"{caption[:-1]}; epsilon = {brief(facts['epsilon'])}{_eot(result, facts['eot'])}."
-        )
+        caption = f"{caption[:-1]}; {_radius(result, radii)}{_eot(result, facts['eot'])}."
     if made is not None:
         caption += f" The images were attacked by {made['attack']} on {made['model']}."
         caption += " What attacks them again may move as far once more." if result.robust else ""

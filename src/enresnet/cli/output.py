@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -48,15 +47,6 @@ def check_outputs(*files: Path | None, picture: Path | None = None) -> None:
             writable(path)
     if picture is not None and picture.suffix.lower() not in PICTURES:
         raise ValueError(f"--picture must end in {', '.join(PICTURES)}, found {picture}")
-
-
-def check_targets(attacks: Sequence[str], targets: str | None) -> None:
-    """Raise where targets are chosen for attacks that have none."""
-    if targets is not None and not any("_targeted" in name for name in attacks):
-        raise ValueError(
-            f"--targets {targets} is for attacks that aim at a class; write --attacks with "
-            "_targeted behind a name, as in pgd20_targeted"
-        )
 
 
 def print_table(rows: list[Row], *, title: str | None = None, caption: str = "") -> None:

@@ -6,6 +6,8 @@ import importlib
 import inspect
 import re
 import sys
+import sysconfig
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 from torch import nn
 
 from enresnet.data import Images
+from enresnet.data.adversarial import is_adversarial_set
 from enresnet.data.folder import Layout
 from enresnet.data.names import load_test_images
 from enresnet.evaluation.measure import usual_eot
@@ -43,25 +46,35 @@ class Subject:
         """Its results."""
         return Record(self.folder)
 
-    def images(self, data: str | None) -> tuple[str, Images]:
+    def images(
+        self, data: str | None, *, size: int | None = None, gray: bool = False
+    ) -> tuple[str, Images]:
         """Return the name of the data asked for, or of its own, and the test images.
 
-        Of a folder it is said which of its images these are.
+        Of a folder it is said which of its images these are; they are given ``size`` and ``gray``,
+        by default as the run was.
         """
-        name, images = self._find_images(data)
+        name, images = self._find_images(data, size, gray)
         if images.origin and first_process():
             print(f"test images: {len(images)}, {images.origin}", file=sys.stderr)
         return name, images
 
-    def _find_images(self, data: str | None) -> tuple[str, Images]:
+    def _find_images(self, data: str | None, size: int | None, gray: bool) -> tuple[str, Images]:
         if self.run is not None and (data is None or self._trained_within(Path(data))):
+            if size is not None or gray:
+                raise ValueError(
+                    "--size and --gray are for a folder of other images, named by --data; the "
+                    "run's own are read as it was trained"
+                )
             return self.run.config.data, self.run.config.load_data().test
         data = data or self.data
         if data is None:
             raise ValueError(f"--data must be given with {self.source}: a name or a folder")
-        size, gray = (self.run.config.size, self.run.config.gray) if self.run else (None, False)
-        if not Path(data).is_dir():
-            size, gray = None, False
+        folder = Path(data).is_dir() and not is_adversarial_set(Path(data))
+        if (size is not None or gray) and not folder:
+            raise ValueError(f"--size and --gray are for folders of images; {data} has its own")
+        if self.run is not None and folder:
+            size, gray = size or self.run.config.size, gray or self.run.config.gray
         return data, load_test_images(data, size=size, gray=gray)
 
     def _trained_within(self, folder: Path) -> bool:
@@ -160,10 +173,12 @@ def import_model(source: str) -> Callable[..., Any]:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise ValueError(f"{module_name} cannot be imported: {error}") from error
+            raise _at_its_line(f"{module_name} cannot be imported", error) from error
         raise FileNotFoundError(
             f"there is no module {module_name} here or among the installed ones"
         ) from error
+    except Exception as error:
+        raise _at_its_line(f"{module_name} cannot be imported", error) from error
     finally:
         sys.path.remove(here)
     for part in name.split("."):
@@ -173,7 +188,10 @@ def import_model(source: str) -> Callable[..., Any]:
     if not callable(found):
         raise TypeError(f"{source} must be a model or a function, found {type(found).__name__}")
     if not isinstance(found, nn.Module) and _takes_nothing(found):
-        found = found()
+        try:
+            found = found()
+        except Exception as error:
+            raise _at_its_line(f"{source}() failed", error) from error
         if not callable(found):
             raise TypeError(
                 f"{source}() must return a model, from images in [0, 1] to logits; found "
@@ -181,6 +199,27 @@ def import_model(source: str) -> Callable[..., Any]:
             )
     result: Callable[..., Any] = found
     return result
+
+
+def _at_its_line(what: str, error: Exception) -> ValueError:
+    """Return an error of the user's own code, told by the last line of theirs that was reached."""
+    if isinstance(error, SyntaxError) and error.filename:
+        place, text = f"{error.filename}, line {error.lineno}", (error.text or "").strip()
+        word = error.msg
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        theirs = [frame for frame in frames if not _of_a_library(frame.filename)]
+        frame = (theirs or list(frames))[-1]
+        place, text, word = f"{frame.filename}, line {frame.lineno}", frame.line or "", str(error)
+    name = type(error).__name__
+    return ValueError(f"{what}: {name}: {word}\n  {place}\n    {text}")
+
+
+def _of_a_library(file: str) -> bool:
+    """Return whether a file is Python's own, an installed one or ours."""
+    folders = (sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+    ours = str(Path(__file__).parents[1])
+    return file.startswith(("<", ours, *(f for f in folders if f)))
 
 
 def _takes_nothing(function: Callable[..., Any]) -> bool:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from enresnet import checks
-from enresnet.attacks import attack_at
 from enresnet.attacks.base import brief
+from enresnet.cli.choice import choose
 from enresnet.cli.output import (
     Ratio,
     Targets,
     check_outputs,
-    check_targets,
     print_table,
+    say,
     write_json,
     write_picture,
     write_text,
@@ -21,7 +21,7 @@ from enresnet.cli.subjects import Subject, is_own, open_subject
 from enresnet.evaluation import Accuracy, transfer_matrix
 from enresnet.evaluation.digest import digest_of
 from enresnet.evaluation.environment import hardware, versions
-from enresnet.evaluation.journal import remove_journal
+from enresnet.evaluation.journal import Journals
 from enresnet.evaluation.work import Share
 from enresnet.report.figures import transfer_heat_map
 from enresnet.report.tables import as_latex, as_markdown, with_interval
@@ -36,7 +36,9 @@ def command(
     attacks: tuple[str, ...] = ("ifgsm20",),
     data: str | None = None,
     eot: int | None = None,
-    epsilon: Ratio | None = None,
+    epsilon: tuple[Ratio, ...] = (),
+    epsilon_l2: tuple[Ratio, ...] = (),
+    restarts: int | None = None,
     targets: Targets | None = None,
     mean: tuple[float, ...] = (),
     std: tuple[float, ...] = (),
@@ -46,6 +48,7 @@ def command(
     seed: int = 0,
     devices: int = 1,
     journal: Path = Path("transfer.journal"),
+    restart: bool = False,
     json: Path | None = None,
     markdown: Path | None = None,
     latex: Path | None = None,
@@ -60,7 +63,10 @@ def command(
         attacks: Their names; see enresnet attacks.
         data: The test images, a name or a folder; by default those of the first run.
         eot: Draws averaged in every gradient; 5 for an oracle with noise, else 1.
-        epsilon: Largest change of a pixel; by default the one the first was trained against.
+        epsilon: Largest change of a pixel, or several, as in 2/255 4/255 8/255; by default the one
+            the first was trained against.
+        epsilon_l2: Length of the change that attacks in l2 may make, or several; 0.5 by default.
+        restarts: Random starts of pgd, apgd and noise, of which the worst counts; 1 by default.
         targets: The classes that attacks named _targeted aim at: a random other class, the least
             likely, the runner-up, or all others in turn.
         mean: What a model of your own, module.path:name, wants subtracted from images in [0, 1]:
@@ -73,6 +79,7 @@ def command(
         devices: Processes that share the work.
         journal: The folder that keeps results until all are there: killed, the same command goes
             on where it stopped.
+        restart: Throw away what an earlier run of this command left unfinished.
         json: Also write the result to this file.
         markdown: Also write the tables to this file.
         latex: Also write the tables to this file.
@@ -88,25 +95,35 @@ def command(
     oracles, judges = (_opened(names, mean, std) for names in (matrix or oracle, matrix or target))
     first = next(iter(judges.values()))
     name, images = first.images(data)
-    radius = first.epsilon if epsilon is None else epsilon
-    check_targets(attacks, targets)
-    chosen = [attack_at(n, radius, eot=eot, seed=seed, targets=targets) for n in attacks]
+    chosen = choose(
+        attacks,
+        usual=first.epsilon,
+        epsilon=epsilon,
+        epsilon_l2=epsilon_l2,
+        restarts=restarts,
+        targets=targets,
+        eot=eot,
+        seed=seed,
+    )
+    radii = list(dict.fromkeys(one.radius for one in chosen))
     shape = images.pixels.shape[1:]
     weights = {key: digest_of(s.model, shape) for key, s in {**oracles, **judges}.items()}
     engine = Engine(devices=devices)
     engine.launch()
-    natural, robust = transfer_matrix(
-        {key: subject.model for key, subject in oracles.items()},
-        {key: subject.model for key, subject in judges.items()},
-        images,
-        chosen,
-        draws=draws,
-        batch_size=batch_size,
-        limit=limit,
-        seed=seed,
-        journal=journal,
-        share=Share(engine.rank, engine.processes, engine.wait),
-    )
+    journals = Journals(journal, restart=restart)
+    with journals.resumable():
+        natural, robust = transfer_matrix(
+            {key: subject.model for key, subject in oracles.items()},
+            {key: subject.model for key, subject in judges.items()},
+            images,
+            {one.name: one.attack for one in chosen},
+            draws=draws,
+            batch_size=batch_size,
+            limit=limit,
+            seed=seed,
+            journal=journals,
+            share=Share(engine.rank, engine.processes, engine.wait),
+        )
     if engine.rank:
         return
     values = {
@@ -114,13 +131,13 @@ def command(
         "fingerprint": images.fingerprint(),
         "weights": weights,
         "sources": {key: s.source for key, s in {**oracles, **judges}.items()},
-        "epsilon": radius,
+        "epsilon": radii[0] if len(radii) == 1 else radii,
         "eot": eot,  # null: decided by each oracle, as its settings say
         "draws": draws,
         "limit": limit,
         "batch_size": batch_size,
         "seed": seed,
-        "attacks": {attack.name: attack.settings() for attack in chosen},
+        "attacks": {one.name: one.attack.settings() for one in chosen},
         "versions": versions(),
         "hardware": hardware(),
         "natural": {key: value.to_json() for key, value in natural.items()},
@@ -135,17 +152,25 @@ def command(
     write_json(json, values)
     count = next(iter(natural.values())).images
     tables = {}
-    for attack, cells in robust.items():
-        title = f"{attack}, epsilon = {brief(radius)}{_eot(cells)}, {count} images of {name}"
+    radius = f", epsilon = {brief(radii[0])}" if len(radii) == 1 else ""
+    for one in chosen:
+        attack, cells = one.name, robust[one.name]
+        title = f"{attack}{radius}{_eot(cells)}, {count} images of {name}"
         tables[title] = _rows(natural, cells, list(oracles), list(judges))
         print_table(tables[title], title=title)
         if picture is not None:
-            own = picture if len(robust) == 1 else picture.with_stem(f"{picture.stem}-{attack}")
+            own = (
+                picture
+                if len(robust) == 1
+                else picture.with_stem(f"{picture.stem}-{one.file_name}")
+            )
             table = [[cells[o, t].accuracy for t in judges] for o in oracles]
             write_picture(own, transfer_heat_map(table, list(oracles), list(judges), title))
     for file, written in ((markdown, as_markdown), (latex, as_latex)):
         write_text(file, "\n".join(written(rows, caption=t) for t, rows in tables.items()))
-    remove_journal(journal)
+    journals.remove()
+    for word in journals.others():
+        say(word, error=True)
 
 
 def _eot(cells: dict[tuple[str, str], Accuracy]) -> str:

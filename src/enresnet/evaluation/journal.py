@@ -2,17 +2,22 @@
 
 A folder: ``header.json`` says what is evaluated, and each process appends a line for every piece
 of work done to a file of its own. A line cut short by the end of its process is left out.
+
+:class:`Journals` keeps those of several evaluations side by side, so that one that was abandoned
+stands in nobody's way.
 """
 
 from __future__ import annotations
 
 import base64
 import glob
+import hashlib
 import json
 import os
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +25,15 @@ import torch
 from torch import Tensor
 
 from enresnet import native
-from enresnet.files import is_leftover, is_temporary, locked, remove, replacing, temporary_path
+from enresnet.files import (
+    is_leftover,
+    is_temporary,
+    locked,
+    remove,
+    replacing,
+    take,
+    temporary_path,
+)
 from enresnet.reading import regular_file
 
 HEADER = "header.json"
@@ -31,11 +44,14 @@ class Journal:
     """The results that are there already, and a place for more.
 
     To what the header says of the evaluation it adds whether the loops in C draw the noise: torch
-    draws otherwise from the same seed, and the two do not mix.
+    draws otherwise from the same seed, and the two do not mix. ``anew`` throws away what is there.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], header: dict[str, Any]) -> None:
+    def __init__(
+        self, folder: str | os.PathLike[str], header: dict[str, Any], *, anew: bool = False
+    ) -> None:
         self.folder = Path(folder)
+        self._anew = anew
         self._header = json.loads(json.dumps({**header, LOOPS: native.library() is not None}))
 
     def check(self) -> None:
@@ -71,6 +87,10 @@ class Journal:
 
     def start(self) -> None:
         """Make the folder, with its header."""
+        if self._anew and self.folder.is_dir():
+            if _is_written(self.folder):
+                raise FileExistsError(f"{self.folder} is being written by another process")
+            remove_journal(self.folder)
         self.check()
         if not (self.folder / HEADER).is_file():
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -103,6 +123,96 @@ class Journal:
                 os.fsync(file.fileno())
 
             yield append
+
+
+class Journals:
+    """Journals of several evaluations in one folder, each named after what it is of.
+
+    ``restart`` throws away what was kept of the evaluation that is asked for, and of no other.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, restart: bool = False) -> None:
+        self.folder = Path(folder)
+        self._restart = restart
+        self._own: dict[Path, Journal] = {}
+        self._place = ""
+
+    def within(self, place: str) -> Journals:
+        """Return the same journals for a part of the work, which no header tells from another."""
+        part = copy(self)  # what it opens counts as opened here
+        part._place = place
+        return part
+
+    def open(self, header: dict[str, Any]) -> Journal:
+        """Return the journal of the evaluation that a header describes."""
+        text = self._place + json.dumps(header, sort_keys=True)
+        folder = self.folder / hashlib.sha256(text.encode()).hexdigest()[:12]
+        if folder not in self._own:
+            self._own[folder] = Journal(folder, header, anew=self._restart)
+        return self._own[folder]
+
+    def others(self) -> list[str]:
+        """Return a sentence about each evaluation here that is not one of these."""
+        found = []
+        if (self.folder / HEADER).is_file():
+            found.append(
+                f"{self.folder} holds an evaluation begun by an earlier version, which this one "
+                "does not go on with"
+            )
+        for path in sorted(self.folder.iterdir() if self.folder.is_dir() else ()):
+            if path in self._own or is_temporary(path) or not path.is_dir():
+                continue
+            if _is_written(path):
+                found.append(f"another evaluation{_about(path)} runs beside this one")
+            else:
+                found.append(
+                    f"another evaluation{_about(path)} is not finished: its own command goes on "
+                    f"with it, or remove {path}"
+                )
+        return found
+
+    def kept(self) -> int:
+        """Return how many pieces of work these journals hold."""
+        return sum(len(journal.entries()) for journal in self._own.values())
+
+    def remove(self) -> None:
+        """Remove the journals that were opened, and the folder if no other is in it."""
+        for folder in self._own:
+            remove_journal(folder)
+        with suppress(OSError):
+            self.folder.rmdir()
+
+    @contextmanager
+    def resumable(self) -> Iterator[None]:
+        """Let Ctrl-C say how to go on."""
+        try:
+            yield
+        except KeyboardInterrupt as stop:
+            kept = self.kept()
+            if not kept:
+                raise KeyboardInterrupt("interrupted before the first batch was done") from stop
+            raise KeyboardInterrupt(
+                f"interrupted; {kept} finished batch{'es' * (kept > 1)} kept in {self.folder}: the "
+                "same command goes on from there, with --restart it begins anew"
+            ) from stop
+
+
+def _about(folder: Path) -> str:
+    """Return what a journal's header says of the attacks, for a sentence."""
+    try:
+        attacks = json.loads((folder / HEADER).read_text())["attacks"]
+        return f" ({', '.join(map(str, attacks)) or 'clean images'})"
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+
+
+def _is_written(folder: Path) -> bool:
+    """Return whether a living process has one of a journal's files."""
+    for path in folder.glob("*.jsonl"):
+        with suppress(OSError, ValueError), regular_file(path).open("ab") as file:
+            if not take(file):
+                return True
+    return False
 
 
 def remove_journal(folder: Path) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -22,6 +21,7 @@ from enresnet.attacks.ifgsm import check_epsilon
 from enresnet.data import Images
 from enresnet.evaluation import signs
 from enresnet.evaluation.accuracy import Accuracy
+from enresnet.evaluation.journal import Journals
 from enresnet.evaluation.measure import OWN, as_images, usual_eot, warn_of_chance
 from enresnet.evaluation.misuse import suspicions
 from enresnet.evaluation.patient import Patient
@@ -78,7 +78,7 @@ def diagnose(
     oracles: Mapping[str, Model] | None = None,
     natural: Model | None = None,
     seed: int = 0,
-    journal: str | os.PathLike[str] | None = None,
+    journal: str | os.PathLike[str] | Journals | None = None,
     progress: bool | None = None,
 ) -> Diagnosis:
     """Return what speaks for and against the gradients of ``model``.
@@ -97,7 +97,7 @@ def diagnose(
     data = as_images(dataset).first(limit)
     if eot is None:
         eot = usual_eot(model, data)
-    book = None if journal is None else Path(journal)
+    book = journal if isinstance(journal, Journals | None) else Journals(journal)
     patient = Patient(model, data, radius, eot, draws, batch_size, seed, book)
     oracles = oracles or {}
     odd = [Check(s.name, s.figure, "warn", s.remedy) for s in suspicions(model, data)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,10 +22,11 @@ from enresnet.attacks import Attack, determinism
 from enresnet.attacks.determinism import EOT, LOOK
 from enresnet.attacks.gate import check_model_and_images, explained
 from enresnet.attacks.gradient import Model
+from enresnet.attacks.names import told_apart
 from enresnet.attacks.precision import is_deterministic, our_network
 from enresnet.data import DataSet, Images, from_dataset
 from enresnet.evaluation.accuracy import Accuracy, Evaluation, summarise
-from enresnet.evaluation.journal import Journal
+from enresnet.evaluation.journal import Journal, Journals
 from enresnet.evaluation.misuse import suspicions
 from enresnet.evaluation.scoring import answers_alike, drawn_logits
 from enresnet.evaluation.statistics import accuracy_interval
@@ -33,19 +34,23 @@ from enresnet.evaluation.work import NATURAL, Keep, Share, Work, own_streams
 
 OWN = "model"  # the only one of an evaluation
 
+Attacks = Sequence[Attack] | Mapping[str, Attack]
+"""Attacks that name themselves, or with the names that results are to have."""
+
 
 def evaluate(
     model: Model,
     dataset: Images | tuple[Tensor, Tensor] | Any,
-    attacks: Sequence[Attack] = (),
+    attacks: Attacks = (),
     *,
     draws: int = 10,
     batch_size: int = 128,
     limit: int | None = None,
     seed: int | None = None,
-    journal: str | os.PathLike[str] | None = None,
+    journal: str | os.PathLike[str] | Journals | None = None,
     share: Share | None = None,
     keep: Keep | None = None,
+    natural: Accuracy | None = None,
     warn: bool = True,
     progress: bool | None = None,
 ) -> Evaluation:
@@ -56,6 +61,9 @@ def evaluate(
     networks and the attacks; ``journal``, a folder, keeps results as they come, and the same call
     goes on from there. ``keep`` is given the attacked images of every batch. ``warn=False`` does
     without the warnings that a model knows nothing, expects other images or returns probabilities.
+
+    Attacks of one name are told apart by what they differ in, as in "fgsm at 2/255"; a mapping
+    gives them other names. ``natural``, where it is known already, is not measured again.
     """
     return transfer(
         model,
@@ -69,6 +77,7 @@ def evaluate(
         journal=journal,
         share=share,
         keep=keep,
+        natural=natural,
         warn=warn,
         progress=progress,
     )
@@ -78,15 +87,16 @@ def transfer(
     oracle: Model,
     target: Model,
     dataset: Images | tuple[Tensor, Tensor] | Any,
-    attacks: Sequence[Attack],
+    attacks: Attacks,
     *,
     draws: int = 10,
     batch_size: int = 128,
     limit: int | None = None,
     seed: int | None = None,
-    journal: str | os.PathLike[str] | None = None,
+    journal: str | os.PathLike[str] | Journals | None = None,
     share: Share | None = None,
     keep: Keep | None = None,
+    natural: Accuracy | None = None,
     warn: bool = True,
     progress: bool | None = None,
 ) -> Evaluation:
@@ -94,7 +104,7 @@ def transfer(
 
     The images are crafted on ``oracle`` alone and then classified by ``target``.
     """
-    natural, robust = transfer_matrix(
+    clean, robust = transfer_matrix(
         {OWN: oracle},
         {OWN: target},
         dataset,
@@ -106,25 +116,27 @@ def transfer(
         journal=journal,
         share=share,
         keep=keep,
+        natural=None if natural is None else {OWN: natural},
         warn=warn,
         progress=progress,
     )
-    return Evaluation(natural[OWN], {name: cells[OWN, OWN] for name, cells in robust.items()})
+    return Evaluation(clean[OWN], {name: cells[OWN, OWN] for name, cells in robust.items()})
 
 
 def transfer_matrix(
     oracles: Mapping[str, Model],
     targets: Mapping[str, Model],
     dataset: Images | tuple[Tensor, Tensor] | Any,
-    attacks: Sequence[Attack],
+    attacks: Attacks,
     *,
     draws: int = 10,
     batch_size: int = 128,
     limit: int | None = None,
     seed: int | None = None,
-    journal: str | os.PathLike[str] | None = None,
+    journal: str | os.PathLike[str] | Journals | None = None,
     share: Share | None = None,
     keep: Keep | None = None,
+    natural: Mapping[str, Accuracy] | None = None,
     warn: bool = True,
     progress: bool | None = None,
 ) -> tuple[dict[str, Accuracy], dict[str, dict[tuple[str, str], Accuracy]]]:
@@ -135,7 +147,7 @@ def transfer_matrix(
     checks.integer("draws", draws, low=1)
     checks.integer("batch_size", batch_size, low=1)
     data = as_images(dataset).first(limit)
-    _check_names(attacks)
+    named = _named(attacks)
     first, labels = data.batch(slice(batch_size))
     same, eot = {}, {}
     with own_streams([*targets.values(), *oracles.values()], seed) as reseed:
@@ -144,21 +156,31 @@ def transfer_matrix(
             check_model_and_images(model, first[:1], labels[:1])
             _check_classes(model, data, first)
             same[name] = answers_alike(model, first) and looks_deterministic(model, data)
-        if any(attack.eot is None for attack in attacks):
+        if any(attack.eot is None for attack in named.values()):
             reseed("draws of a gradient")
             eot = {name: usual_eot(model, data) for name, model in oracles.items()}
         for name, model in targets.items() if warn else ():
             for suspicion in suspicions(model, data):  # before hours of work, not after
                 warnings.warn(_about(name, str(suspicion)), stacklevel=2)
     needed = {name: 1 if same[name] else draws for name in targets}
-    work = Work(oracles, targets, data, attacks, needed, batch_size, seed, keep=keep, eot=eot)
-    book = None if journal is None else Journal(journal, work.header())
+    work = Work(
+        oracles,
+        targets,
+        data,
+        named,
+        needed,
+        batch_size,
+        seed,
+        natural=natural is None,
+        keep=keep,
+        eot=eot,
+    )
+    book = None if journal is None else _opened(journal, work.header())
     results = work.do(journal=book, share=share, progress=progress)
 
-    def gathered(oracle: str, attack: Attack | None, target: str) -> Accuracy:
-        name = NATURAL if attack is None else attack.name
+    def gathered(oracle: str, name: str, target: str) -> Accuracy:
         found = results[oracle, name]
-        used = None if attack is None else work.attack_on(oracle, attack)
+        used = None if name == NATURAL else work.attack_on(oracle, named[name])
         return summarise(
             found.scored[target],
             data,
@@ -172,20 +194,24 @@ def transfer_matrix(
             evaluations=found.evaluations,
         )
 
-    natural = {name: gathered("", None, name) for name in targets}
+    clean = natural or {name: gathered("", NATURAL, name) for name in targets}
     robust = {
-        attack.name: {
+        attack: {
             (oracle, target): gathered(oracle, attack, target)
             for oracle in oracles
             for target in targets
         }
-        for attack in attacks
+        for attack in named
     }
-    for name, value in natural.items():
-        if warn:
+    for name, value in clean.items():
+        if warn and natural is None:
             warn_of_chance(name, value, data)
         _warn_of_bad(name, [value, *(cells[o, name] for cells in robust.values() for o in oracles)])
-    return natural, robust
+    return dict(clean), robust
+
+
+def _opened(journal: str | os.PathLike[str] | Journals, header: dict[str, Any]) -> Journal:
+    return journal.open(header) if isinstance(journal, Journals) else Journal(journal, header)
 
 
 def _about(name: str, sentence: str) -> str:
@@ -286,9 +312,10 @@ def knows_nothing(natural: Accuracy, data: Images) -> bool:
     return len(data) >= 100 and chance < 0.75 and low <= chance
 
 
-def _check_names(attacks: Iterable[Attack]) -> None:
-    seen: set[str] = set()
-    for attack in attacks:
+def _named(attacks: Attacks) -> dict[str, Attack]:
+    """Return the attacks by the names that their results get."""
+    given = attacks.values() if isinstance(attacks, Mapping) else attacks
+    for attack in given:
         if not isinstance(attack, Attack):
             raise TypeError(f"attacks must be Attack objects such as FGSM(), found {attack!r}")
         if attack.goal == "targeted" and attack.chosen_targets is None:
@@ -297,8 +324,8 @@ def _check_names(attacks: Iterable[Attack]) -> None:
                 f"those an attack helps the model; name it {attack.name}_random, _least_likely, "
                 "_runner_up or _all, or choose them by --targets or targets='random'"
             )
-        if attack.name in seen:
-            raise ValueError(
-                f"attacks must differ in name, found {attack.name} twice; evaluate them one by one"
-            )
-        seen.add(attack.name)
+    named = dict(attacks) if isinstance(attacks, Mapping) else told_apart(attacks)
+    for name in named:
+        if not isinstance(name, str) or name in ("", NATURAL):
+            raise ValueError(f"attacks must be named by words other than {NATURAL}, found {name!r}")
+    return named

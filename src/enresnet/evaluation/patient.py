@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +10,7 @@ from enresnet.attacks import IFGSM, PGD, Attack
 from enresnet.attacks.gradient import Model
 from enresnet.data import Images
 from enresnet.evaluation.accuracy import Accuracy, Evaluation
+from enresnet.evaluation.journal import Journals
 from enresnet.evaluation.measure import transfer
 from enresnet.randomness import named_generator
 
@@ -28,7 +27,7 @@ class Patient:
         draws: int,
         batch_size: int,
         seed: int,
-        journal: Path | None,
+        journal: Journals | None,
     ) -> None:
         self.model, self.data, self.epsilon, self.eot = model, data, epsilon, eot
         self._journal = journal
@@ -55,10 +54,9 @@ class Patient:
         """Return what an attack on one model does to another."""
         own = None
         if self._journal is not None:
-            # Each has a journal of its own, named after what decides its result but the models.
+            # Two oracles may be alike in all that a header tells.
             place = (oracle is self.model, target is self.model, len(self._known))
-            about = repr((attack.settings(), place, len(self.data), self.options))
-            own = self._journal / hashlib.sha256(about.encode()).hexdigest()[:16]
+            own = self._journal.within(repr(place))
         result = transfer(
             oracle, target, self.data, [attack], journal=own, warn=False, **self.options
         )

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +23,10 @@ from torch import Tensor
 
 from enresnet.evaluation.accuracy import Accuracy, Evaluation
 from enresnet.evaluation.work import NATURAL
-from enresnet.files import replacing, writable
+from enresnet.files import has_to_itself, replacing, writable
 
 ABOUT = ("model", "weights", "data_name", "checkpoint", "epsilon")  # what all entries share
+DECIDING = ("seed", "draws", "batch_size")  # a result depends on, beside weights and settings
 EVALUATION, SCORES = "evaluation.json", "scores.safetensors"
 
 
@@ -113,13 +116,17 @@ class Record:
         ``data`` tells the images apart from others, whatever their number: a section that holds
         results on other images is left to them, and this one is named after its data. A result on
         fewer images does not replace one on more. Results of other weights make room, and stay in
-        files of another name.
+        files of another name. Accuracies that were known before, which come without scores of
+        single images, are left as they are.
         """
+        with has_to_itself(self.folder):  # another evaluation may end at the same time
+            return self._add(section, result, data, circumstances)
+
+    def _add(
+        self, section: str, result: Evaluation, data: str, circumstances: dict[str, Any]
+    ) -> list[str]:
         stored, said = self.sections(), []
-        if _data_of(stored.get(section, {})) not in (None, data):
-            section = f"{section} on {circumstances['data_name']}"
-            if _data_of(stored.get(section, {})) not in (None, data):
-                section = f"{section}, {data[:8]}"
+        section = _place(stored, section, data, circumstances)
         known = stored.get(section, {})
         if known and known.get("weights") != circumstances["weights"]:
             said.append(f"results of other weights under {section!r} {self._put_aside(known)}")
@@ -127,7 +134,11 @@ class Record:
         before = {**known.get("robust", {})}
         if known.get(NATURAL):
             before[NATURAL] = known[NATURAL]
-        measured = {NATURAL: result.natural, **result.robust}
+        measured = {
+            name: value
+            for name, value in {NATURAL: result.natural, **result.robust}.items()
+            if value.scored is not None
+        }
         for name, value in list(measured.items()):
             if name in before:
                 word = _word(name, before[name], value)
@@ -149,6 +160,39 @@ class Record:
         with replacing(self.path) as temporary:
             temporary.write_text(json.dumps(stored, indent=2) + "\n")
         return said
+
+    def known(
+        self,
+        section: str,
+        wanted: Mapping[str, dict[str, Any] | None],
+        *,
+        data: str,
+        images: int,
+        circumstances: dict[str, Any],
+    ) -> dict[str, Accuracy]:
+        """Return those of the wanted results that are here already.
+
+        ``wanted`` has the settings of the attacks by name, None for clean images. A result counts
+        if weights, images, settings and what fixes the draws are the same.
+        """
+        stored = self.sections()
+        there = stored.get(_place(stored, section, data, circumstances), {})
+        if there.get("weights") != circumstances["weights"]:
+            return {}
+        entries = {NATURAL: there[NATURAL], **there["robust"]}
+        found = {}
+        for name, settings in wanted.items():
+            entry = entries.get(name) or {}
+            how = entry.get("circumstances")
+            if (
+                isinstance(how, dict)
+                and (entry.get("data"), entry.get("images")) == (data, images)
+                and entry.get("settings") == json.loads(json.dumps(settings))
+                and all(how.get(key) == circumstances[key] for key in DECIDING)
+            ):
+                with suppress(LookupError, TypeError, ValueError, AttributeError):  # not whole
+                    found[name] = Accuracy.from_json(entry)
+        return found
 
     def _put_aside(self, known: dict[str, Any]) -> str:
         """Copy both files to a name of their own, and return where to."""
@@ -231,6 +275,15 @@ def _check_counts(name: str, counts: Tensor, about: dict[str, Any]) -> None:
     whole = counts.ndim == 1 and not counts.is_floating_point() and not counts.is_complex()
     if not whole or (len(counts) and not 0 <= int(counts.min()) <= int(counts.max()) <= draws):
         raise ValueError(f"{name!r} does not count right answers in {draws} draws")
+
+
+def _place(stored: dict[str, Any], section: str, data: str, circumstances: dict[str, Any]) -> str:
+    """Return the section for results on some images; that of other images is left to them."""
+    if _data_of(stored.get(section, {})) not in (None, data):
+        section = f"{section} on {circumstances['data_name']}"
+        if _data_of(stored.get(section, {})) not in (None, data):
+            section = f"{section}, {data[:8]}"
+    return section
 
 
 def _data_of(section: dict[str, Any]) -> str | None:

@@ -8,7 +8,7 @@ for our own noise and for what draws from torch's global generators.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -170,7 +170,7 @@ class Work:
     oracles: Mapping[str, Model]
     targets: Mapping[str, Model]
     data: Images
-    attacks: Sequence[Attack]
+    attacks: Mapping[str, Attack]
     draws: Mapping[str, int]  # by target
     batch_size: int
     seed: int | None = None
@@ -189,7 +189,7 @@ class Work:
     def _names(self) -> list[tuple[str, str]]:
         """Return the oracle and the attack of all results; clean images have no oracle."""
         names = [("", NATURAL)] if self.natural else []
-        return names + [(oracle, attack.name) for oracle in self.oracles for attack in self.attacks]
+        return names + [(oracle, attack) for oracle in self.oracles for attack in self.attacks]
 
     def _empty(self) -> dict[tuple[str, str], Gathered]:
         return {name: Gathered(len(self.data), self.draws) for name in self._names()}
@@ -205,8 +205,9 @@ class Work:
             "targets": targets,
             "images": len(self.data),
             "data": self.data.fingerprint(),
-            "attacks": {attack.name: attack.settings() for attack in self.attacks},
+            "attacks": {name: attack.settings() for name, attack in self.attacks.items()},
             **({"eot": dict(self.eot)} if self.eot else {}),
+            **({} if self.natural else {"natural": False}),
             "draws": dict(self.draws),
             "batch_size": self.batch_size,
             "seed": self.seed,
@@ -296,7 +297,7 @@ class Work:
         return (unit.stop - unit.start) * (passes + sum(self.draws.values()))
 
     def _attack(self, unit: Unit) -> Attack | None:
-        found = next((attack for attack in self.attacks if attack.name == unit.attack), None)
+        found = self.attacks.get(unit.attack)
         return None if found is None else self.attack_on(unit.oracle, found)
 
     def attack_on(self, oracle: str, attack: Attack) -> Attack:
@@ -308,24 +309,27 @@ class Work:
     ) -> Result:
         images, labels = self.data.batch(slice(unit.start, unit.stop))
         attack, claimed, spent = self._attack(unit), None, (0, 0)
-        reseed(unit.key)
+        stream = unit.key
+        if attack is not None:  # whatever it is called here, the same attack draws the same
+            stream = replace(unit, attack=attack.name).key
+        reseed(stream)
         start = time.monotonic()
         if attack is not None:
-            self._seed_attack(attack, unit)
+            self._seed_attack(attack, stream)
             images = attack(self.oracles[unit.oracle], images, labels, advance=passed)
             claimed, spent = attack.claimed, attack.spent
             if self.keep is not None:
                 self.keep.write(unit, images, labels)
         scored = {}
         for name, model in self.targets.items():
-            reseed(f"{unit.key}/{name}")
+            reseed(f"{stream}/{name}")
             scored[name] = score_draws(model, images, labels, draws=self.draws[name])
         return Result(scored, time.monotonic() - start, claimed, *spent)
 
-    def _seed_attack(self, attack: Attack, unit: Unit) -> None:
+    def _seed_attack(self, attack: Attack, stream: str) -> None:
         generator = getattr(attack, "generator", None)
         if self.seed is not None and isinstance(generator, torch.Generator):
-            generator.manual_seed(named_seed(self.seed, f"attack {unit.key}"))
+            generator.manual_seed(named_seed(self.seed, f"attack {stream}"))
 
 
 @contextmanager

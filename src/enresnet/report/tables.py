@@ -20,6 +20,8 @@ def evaluation_rows(result: Evaluation, *, clean: str = "clean") -> list[Row]:
     claimed = any(value.claimed is not None for value in values.values())
     budgeted = any("budget" in (value.settings or {}) for value in values.values())
     counts = {value.images for value in values.values()}
+    # The largest number of submissions that all noisy ones can tell of.
+    tries = min((max(_submissions(v)) for v in values.values() if v.draws > 1), default=1)
     rows = []
     for name, value in values.items():
         row = {"images": name}
@@ -27,11 +29,11 @@ def evaluation_rows(result: Evaluation, *, clean: str = "clean") -> list[Row]:
             row["number"] = str(value.images)
         row |= {"accuracy": with_interval(value.accuracy, value.interval)}
         if draws > 1:  # of a model that answers always the same they say nothing new
-            tries = max(k for k in value.broken_in if k <= 10)
+            known = tries if tries in value.broken_in else 1  # one that never changes its answer
             row["averaged"] = with_interval(value.averaged, value.averaged_interval)
             row["always right"] = with_interval(value.always, value.always_interval)
             row[f"lost in {tries}"] = with_interval(
-                value.broken_in[tries], value.broken_in_intervals[tries]
+                value.broken_in[known], value.broken_in_intervals[known]
             )
         if budgeted:  # such a figure means nothing without it
             row["gradients"] = _spent(value)
@@ -58,6 +60,10 @@ def detail_rows(result: Evaluation, *, clean: str = "clean") -> list[Row]:
             }
         )
     return rows
+
+
+def _submissions(value: Accuracy) -> list[int]:
+    return [number for number in value.broken_in if number <= 10]
 
 
 def _spent(value: Accuracy) -> str:
