@@ -247,11 +247,12 @@ class TestRepeated:
 
     def test_what_nothing_tells_apart_is_measured_again(self, done):
         Path("held.py").write_text(
-            "import socket, torch\n"
-            "HELD = socket.socket()\n"
-            "def model(x):\n"
-            "    HELD.fileno()\n"
-            "    return torch.rand(len(x), 10) + 0 * x.flatten(1).sum(1, keepdim=True)\n"
+            "import torch\n"
+            "class Held:\n"
+            "    __slots__ = ('weights',)\n"
+            "    def __call__(self, x):\n"
+            "        return torch.rand(len(x), 10)\n"
+            "model = Held()\n"
         )
         for _ in range(2):
             done.clear()
