@@ -383,9 +383,9 @@ class TestFolders:
 
     def test_size_and_gray(self, folder):
         Path("looking.py").write_text(
-            "import torch\n"
+            "from pathlib import Path\n"
             "def model(x):\n"
-            "    open('shape.txt', 'w').write(str(list(x.shape[1:])))\n"
+            "    Path('shape.txt').write_text(str(list(x.shape[1:])))\n"
             "    return x.flatten(1)[:, :2]\n"
         )
         words = ["evaluate", "looking:model", "--data", str(folder), "--attacks", "fgsm"]

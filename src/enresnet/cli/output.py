@@ -61,17 +61,15 @@ def print_table(rows: list[Row], *, title: str | None = None, caption: str = "")
     else:
         _print_blocks(console, names, lines, title, caption)
         return
-    table = Table(
-        title=None if title is None else Text(for_terminal(title)),
-        caption=Text(for_terminal(caption)),
-        caption_justify="left",
-        padding=(0, padding),
-    )
+    table = Table(padding=(0, padding))
     for name, width in zip(names, widths, strict=True):
         table.add_column(Text(name), width=width)
     for line in lines:
         table.add_row(*map(Text, line))
-    console.print(table)
+    # A table may be narrow, and its title would be as narrow.
+    for part in (Text(for_terminal(title or ""), "italic"), table, Text(for_terminal(caption))):
+        if part:
+            console.print(part)
 
 
 def _widths(lines: list[list[str]], room: int) -> list[int] | None:
