@@ -8,8 +8,10 @@ import torch
 from torch import nn
 
 from enresnet.attacks import IFGSM, frozen
+from enresnet.evaluation import evaluate
 from enresnet.evaluation.scoring import score
-from problems import SmallNet, assert_same_state, random_problem, snapshot
+from enresnet.models import create_model
+from problems import SmallNet, assert_same_state, random_problem, seeded, snapshot
 
 
 def at_once(*tasks):
@@ -93,3 +95,25 @@ def test_threads_that_would_wait_for_each_other_are_told_so():
     assert "attacked from two threads" in max(found)
     assert one.training
     assert two.training
+
+
+@pytest.mark.parametrize("kind", ["ours", "dropout"])
+def test_seeded_evaluations_from_two_threads_are_those_of_one(kind):
+    """Noise of our own and torch's: each evaluation starts both anew for every batch."""
+    images, labels = random_problem((48, 3, 16, 16))
+    if kind == "ours":
+        model = create_model("en1_resnet8", num_classes=4, generator=seeded()).eval()
+    else:
+        inner = create_model("resnet8", num_classes=4, generator=seeded()).eval()
+        model = lambda x: nn.functional.dropout(inner(x), 0.5)  # noqa: E731
+
+    def found():
+        result = evaluate(model, (images, labels), [IFGSM(steps=2)], seed=1, draws=3, batch_size=4)
+        return [value.scored.right for value in (result.natural, *result.robust.values())]
+
+    state = torch.get_rng_state()
+    alone = found()
+    for result in at_once(found, found, found):
+        for one, two in zip(result, alone, strict=True):
+            assert torch.equal(one, two)
+    assert torch.equal(torch.get_rng_state(), state)

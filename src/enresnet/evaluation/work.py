@@ -7,6 +7,7 @@ for our own noise and for what draws from torch's global generators.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -337,11 +338,20 @@ def own_streams(models: Iterable[Model], seed: int | None) -> Iterator[Callable[
     """Yield a function that starts the models' noise anew, under a name.
 
     That is our own noise, also inside other people's models and functions, and torch's global
-    generators. All are put back where they were after; without a seed they are left alone.
+    generators. All are put back where they were after; without a seed they are left alone. Those
+    generators are the process's: of its threads, one at a time has them.
     """
     if seed is None:
         yield lambda _: None
         return
+    with _ONE_AT_A_TIME:
+        yield from _reseeded(models, seed)
+
+
+_ONE_AT_A_TIME = threading.RLock()
+
+
+def _reseeded(models: Iterable[Model], seed: int) -> Iterator[Callable[[str], None]]:
     streams: dict[NoiseStream, None] = {}
     for model in models:
         for thing in reachable(model):
