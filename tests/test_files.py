@@ -61,6 +61,20 @@ class TestWhatIsThereStaysWhatItIs:
             temporary.write_text(3)  # before anyone would have had to read
         assert stat.S_ISFIFO(path.lstat().st_mode)
 
+    def test_our_own_output_is_written_to(self, tmp_path):
+        """As --json /dev/stdout > file does: what is printed before and after stays."""
+        code = (
+            "from enresnet.files import replacing\n"
+            "print('before')\n"
+            "with replacing('/dev/stdout') as temporary:\n"
+            "    temporary.write_text('content\\n')\n"
+            "print('after')\n"
+        )
+        path = tmp_path / "file"
+        with path.open("w") as file:
+            subprocess.run([sys.executable, "-c", code], stdout=file, check=True)
+        assert path.read_text() == "before\ncontent\nafter\n"
+
     @pytest.mark.parametrize("there", [True, False])
     def test_a_link_is_followed(self, there, tmp_path):
         (tmp_path / "elsewhere").mkdir()

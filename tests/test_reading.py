@@ -84,6 +84,11 @@ def test_pipes_among_checkpoints_journals_and_sets_are_refused(tmp_path):
     ):
         with pytest.raises(ValueError, match="must be a plain file, found a pipe"):
             read()
+    with (
+        pytest.raises(ValueError, match="must be a plain file, found a pipe"),
+        Journal(tmp_path, {}).writer(0),
+    ):
+        pass
     (tmp_path / "set.json").unlink()
     about = {"format": "enresnet-adversarial-set-1", "kind": "float32", "classes": ["a"]}
     (tmp_path / "set.json").write_text(json.dumps(about))

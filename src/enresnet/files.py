@@ -10,6 +10,7 @@ import re
 import secrets
 import shutil
 import stat
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -28,7 +29,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     reader.
     """
     target = writable(path)
-    through = target.exists() and not target.is_file()
+    # A file that our own output goes to, as /dev/stdout may be, is written to as well: were it
+    # replaced, all that is printed later would be lost.
+    through = target.exists() and (not target.is_file() or _our_output(target) is not None)
     if not through and target.is_symlink():
         target = Path(os.path.realpath(target))
     before = target.stat() if target.exists() and not through else None
@@ -55,8 +58,23 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def _our_output(target: Path) -> int | None:
+    """Return the number under which this process has a file open as its output, if it has."""
+    for number in (1, 2):
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(number), target.stat()):
+                return number
+    return None
+
+
 def _write_through(source: Path, target: Path) -> None:
-    number = os.open(target, os.O_WRONLY | getattr(os, "O_NOCTTY", 0))
+    output = _our_output(target)
+    if output is None:
+        number = os.open(target, os.O_WRONLY | getattr(os, "O_NOCTTY", 0))
+    else:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        number = os.dup(output)  # where it stands now, not at the file's start
     with os.fdopen(number, "wb") as file, source.open("rb") as content:
         shutil.copyfileobj(content, file)
 

@@ -112,6 +112,8 @@ class Journal:
     def writer(self, rank: int) -> Iterator[Any]:
         """Yield a function that appends an entry; one process at a time may have it."""
         path = self.folder / f"{rank}.jsonl"
+        if path.exists():
+            regular_file(path)  # opening a pipe would wait for a reader
         with path.open("ab") as file, locked(file, f"{self.folder} is being written"):
             if file.tell() and not path.read_bytes().endswith(b"\n"):
                 file.write(b"\n")  # what was cut short stays alone on its line
