@@ -12,8 +12,8 @@ from enresnet.cli.output import check_outputs, print_table, say, write_json, wri
 from enresnet.evaluation.comparison import compare_record_groups, compare_records
 from enresnet.evaluation.groups import GroupComparison
 from enresnet.evaluation.record import Record
+from enresnet.evaluation.result import NATURAL
 from enresnet.evaluation.statistics import Comparison
-from enresnet.evaluation.work import NATURAL
 from enresnet.report.tables import as_markdown
 from enresnet.training.run_groups import RunGroup, pair_by_seed
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import tyro
 
 from enresnet import checks
-from enresnet.attacks.base import brief
 from enresnet.cli.output import Ratio, check_outputs, print_table, write_json, write_picture
 from enresnet.cli.subjects import open_subject
 from enresnet.evaluation.digest import digest_of
@@ -15,6 +14,7 @@ from enresnet.evaluation.environment import hardware, versions
 from enresnet.evaluation.journal import remove_journal
 from enresnet.evaluation.masking import diagnose
 from enresnet.report.figures import diagnosis_figure
+from enresnet.text import brief
 
 JOURNAL = "diagnosis.journal"
 

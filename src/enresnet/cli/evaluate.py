@@ -12,7 +12,6 @@ from torch import Tensor
 
 from enresnet import checks
 from enresnet.attacks import Attack, attack_at
-from enresnet.attacks.base import brief
 from enresnet.cli.output import (
     Ratio,
     Targets,
@@ -38,6 +37,7 @@ from enresnet.evaluation.journal import remove_journal
 from enresnet.evaluation.work import Share, Unit
 from enresnet.report.figures import convergence_figure
 from enresnet.report.tables import as_latex, as_markdown, detail_rows, evaluation_rows
+from enresnet.text import brief
 from enresnet.training.engine import Engine
 
 JOURNAL = "evaluation.journal"

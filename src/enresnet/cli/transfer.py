@@ -6,7 +6,6 @@ from pathlib import Path
 
 from enresnet import checks
 from enresnet.attacks import attack_at
-from enresnet.attacks.base import brief
 from enresnet.cli.output import (
     Ratio,
     Targets,
@@ -25,6 +24,7 @@ from enresnet.evaluation.journal import remove_journal
 from enresnet.evaluation.work import Share
 from enresnet.report.figures import transfer_heat_map
 from enresnet.report.tables import as_latex, as_markdown, with_interval
+from enresnet.text import brief
 from enresnet.training.engine import Engine
 
 

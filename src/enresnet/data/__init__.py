@@ -1,7 +1,21 @@
 """Where images come from: verified, whole in memory where they fit, augmented in batches."""
 
-from enresnet.data.augment import Augmentation
-from enresnet.data.images import Images, from_dataset
-from enresnet.data.names import DataSet, load_data
+from typing import TYPE_CHECKING
 
-__all__ = ["Augmentation", "DataSet", "Images", "from_dataset", "load_data"]
+from enresnet.lazy import load_on_first_use
+
+if TYPE_CHECKING:
+    from enresnet.data.augment import Augmentation as Augmentation
+    from enresnet.data.images import Images as Images
+    from enresnet.data.images import from_dataset as from_dataset
+    from enresnet.data.names import DataSet as DataSet
+    from enresnet.data.names import load_data as load_data
+
+__all__ = load_on_first_use(
+    __name__,
+    {
+        "augment": "Augmentation",
+        "images": "Images from_dataset",
+        "names": "DataSet load_data",
+    },
+)

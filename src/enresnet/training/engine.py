@@ -22,13 +22,12 @@ from torch import Tensor, nn
 
 from enresnet import checks
 from enresnet.attacks.precision import fast_bfloat16
+from enresnet.training.run import PRECISIONS
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 ACCELERATORS = ("auto", "cpu", "cuda", "gpu", "mps")
-PRECISIONS = ("auto", "32", "bf16-mixed", "16-mixed")
-
 
 FIRST = "ENRESNET_FIRST_PROCESS"  # tells those it starts its number
 
