@@ -6,14 +6,9 @@ from pathlib import Path
 
 import tyro
 
-from enresnet import checks
+from enresnet import checks, evaluation, report
 from enresnet.cli.output import Ratio, check_outputs, print_table, write_json, write_picture
 from enresnet.cli.subjects import open_subject
-from enresnet.evaluation.digest import digest_of
-from enresnet.evaluation.environment import hardware, versions
-from enresnet.evaluation.journal import remove_journal
-from enresnet.evaluation.masking import diagnose
-from enresnet.report.figures import diagnosis_figure
 from enresnet.text import brief
 
 JOURNAL = "diagnosis.journal"
@@ -69,7 +64,7 @@ def command(
     subject = open_subject(model, checkpoint=checkpoint, mean=mean, std=std)
     journal = subject.folder / JOURNAL
     name, images = subject.images(data)
-    result = diagnose(
+    result = evaluation.diagnose(
         subject.model,
         images,
         epsilon=subject.epsilon if epsilon is None else epsilon,
@@ -85,14 +80,14 @@ def command(
     )
     facts = {
         "model": subject.name,
-        "weights": digest_of(subject.model),
+        "weights": evaluation.digest_of(subject.model),
         "images_of": name,
         "oracles": list(oracle),
         "natural": natural,
         "queries": queries,
         "batch_size": batch_size,
-        "versions": versions(),
-        "hardware": hardware(),
+        "versions": evaluation.versions(),
+        "hardware": evaluation.hardware(),
     }
     write_json(json, {**facts, **result.to_json()})
     title = f"{subject.name} on {name}, {result.images} test images"
@@ -101,7 +96,7 @@ def command(
         if picture is None:
             subject.folder.mkdir(parents=True, exist_ok=True)
             picture = subject.folder / "diagnosis.png"
-        write_picture(picture, diagnosis_figure(result, title))
+        write_picture(picture, report.diagnosis_figure(result, title))
         caption += f" The curves: {picture}"
     print_table(
         [
@@ -111,7 +106,7 @@ def command(
         title=title,
         caption=caption,
     )
-    remove_journal(journal)
+    evaluation.remove_journal(journal)
     for check in result.warnings:
         print(f"warning: {check.name}? {check.figure}. {check.meaning}")
     return 1 if result.warnings else 0

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tyro
-from torch import Tensor
 
-from enresnet import checks
-from enresnet.attacks import Attack, attack_at
+import enresnet.attacks
+import enresnet.data
+from enresnet import checks, evaluation, report, training
 from enresnet.cli.output import (
     Ratio,
     Targets,
@@ -23,22 +23,15 @@ from enresnet.cli.output import (
     write_text,
 )
 from enresnet.cli.subjects import Subject, open_subject
-from enresnet.data import Images
-from enresnet.data.adversarial import (
-    AdversarialSet,
-    describe_adversarial_set,
-    is_adversarial_set,
-    load_adversarial_set,
-)
-from enresnet.evaluation import Evaluation, evaluate
-from enresnet.evaluation.digest import digest_of
-from enresnet.evaluation.environment import hardware, versions
-from enresnet.evaluation.journal import remove_journal
-from enresnet.evaluation.work import Share, Unit
-from enresnet.report.figures import convergence_figure
+from enresnet.evaluation import Evaluation
 from enresnet.report.tables import as_latex, as_markdown, detail_rows, evaluation_rows
 from enresnet.text import brief
-from enresnet.training.engine import Engine
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from enresnet.attacks import Attack
+    from enresnet.data import AdversarialSet, Images
 
 JOURNAL = "evaluation.journal"
 ONE_DRAW = (
@@ -113,7 +106,9 @@ def command(
     subject = open_subject(model, checkpoint=checkpoint, out=out, mean=mean, std=std)
     subject.record.check()
     name, images = subject.images(data)
-    made = describe_adversarial_set(Path(name)) if is_adversarial_set(Path(name)) else None
+    made = None
+    if enresnet.data.is_adversarial_set(Path(name)):
+        made = enresnet.data.describe_adversarial_set(Path(name))
     if attacks is None:
         attacks = () if made else ("fgsm", "ifgsm20", "cw")
     eot = eot or subject.usual_eot(images)
@@ -125,11 +120,12 @@ def command(
         )
     check_targets(attacks, targets)
     chosen = [
-        attack_at(n, epsilon, eot=eot, seed=seed, budget=budget, targets=targets) for n in attacks
+        enresnet.attacks.attack_at(n, epsilon, eot=eot, seed=seed, budget=budget, targets=targets)
+        for n in attacks
     ]
     facts = {
         "model": subject.name,
-        "weights": digest_of(subject.model, images.pixels.shape[1:]),
+        "weights": evaluation.digest_of(subject.model, images.pixels.shape[1:]),
         "data_name": name,
         "checkpoint": subject.checkpoint,
         "seed": seed,
@@ -138,15 +134,15 @@ def command(
         "draws": draws,
         "limit": limit,
         "batch_size": batch_size,
-        "versions": versions(),
-        "hardware": hardware(),
+        "versions": evaluation.versions(),
+        "hardware": evaluation.hardware(),
     }
     sets = None if save is None else _Sets.at(save, images.first(limit), chosen, facts, png)
-    engine = Engine(devices=devices)
+    engine = training.Engine(devices=devices)
     engine.launch()
     subject.folder.mkdir(parents=True, exist_ok=True)
     journal = subject.folder / JOURNAL
-    result = evaluate(
+    result = evaluation.evaluate(
         subject.model,
         images,
         chosen,
@@ -155,7 +151,7 @@ def command(
         limit=limit,
         seed=seed,
         journal=journal,
-        share=Share(engine.rank, engine.processes, engine.wait),
+        share=evaluation.Share(engine.rank, engine.processes, engine.wait),
         keep=sets,
         warn=made is None,
     )
@@ -166,7 +162,7 @@ def command(
     said = subject.record.add(
         subject.section(epsilon, name), result, data=images.fingerprint(), circumstances=facts
     )
-    remove_journal(journal)
+    evaluation.remove_journal(journal)
     for word in said:
         print(word, file=sys.stderr)
     write_json(json, {**result.to_json(), **facts})
@@ -187,7 +183,7 @@ class _Sets:
         """Return sets in a folder, none of which is another's."""
         same = ("model", "weights", "seed", "limit", "batch_size")
         found = {
-            attack.name: AdversarialSet(
+            attack.name: enresnet.data.AdversarialSet(
                 folder / attack.name,
                 classes=images.classes,
                 kind="png" if png else "float32",
@@ -209,12 +205,12 @@ class _Sets:
             kept.check(first)
         return cls(images, found)
 
-    def write(self, unit: Unit, attacked: Tensor, labels: Tensor) -> None:
+    def write(self, unit: evaluation.Unit, attacked: Tensor, labels: Tensor) -> None:
         """Keep the attacked images of a unit."""
         clean, _ = self.images.batch(slice(unit.start, unit.stop))
         self.by_attack[unit.attack].write(unit.start, attacked, labels, clean)
 
-    def has(self, unit: Unit) -> bool:
+    def has(self, unit: evaluation.Unit) -> bool:
         """Return whether they are there."""
         labels = self.images.labels[unit.start : unit.stop]
         return self.by_attack[unit.attack].has(unit.start, labels)
@@ -232,8 +228,8 @@ def _with_eight_bit(
     robust = {}
     for name, value in result.robust.items():
         robust[name] = value
-        rounded = load_adversarial_set(sets.by_attack[name].folder)
-        again = evaluate(
+        rounded = enresnet.data.load_adversarial_set(sets.by_attack[name].folder)
+        again = evaluation.evaluate(
             subject.model, rounded, draws=draws, batch_size=batch_size, seed=seed, warn=False
         )
         settings = {**(value.settings or {}), "rounded": "to 8 bits"}
@@ -290,7 +286,7 @@ def _tell(
     write_text(markdown, as_markdown(rows, caption=text) + "\n" + as_markdown(details))
     write_text(latex, as_latex(rows, caption=text) + "\n" + as_latex(details))
     if picture is not None:
-        write_picture(picture, convergence_figure(result, title))
+        write_picture(picture, report.convergence_figure(result, title))
     print_table(rows, title=title, caption=caption)
     print_table(
         details,

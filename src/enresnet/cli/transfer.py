@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from enresnet import checks
-from enresnet.attacks import attack_at
+import enresnet.attacks
+from enresnet import checks, evaluation, report, training
 from enresnet.cli.output import (
     Ratio,
     Targets,
@@ -17,15 +17,9 @@ from enresnet.cli.output import (
     write_text,
 )
 from enresnet.cli.subjects import Subject, is_own, open_subject
-from enresnet.evaluation import Accuracy, transfer_matrix
-from enresnet.evaluation.digest import digest_of
-from enresnet.evaluation.environment import hardware, versions
-from enresnet.evaluation.journal import remove_journal
-from enresnet.evaluation.work import Share
-from enresnet.report.figures import transfer_heat_map
+from enresnet.evaluation import Accuracy
 from enresnet.report.tables import as_latex, as_markdown, with_interval
 from enresnet.text import brief
-from enresnet.training.engine import Engine
 
 
 def command(
@@ -90,12 +84,16 @@ def command(
     name, images = first.images(data)
     radius = first.epsilon if epsilon is None else epsilon
     check_targets(attacks, targets)
-    chosen = [attack_at(n, radius, eot=eot, seed=seed, targets=targets) for n in attacks]
+    chosen = [
+        enresnet.attacks.attack_at(n, radius, eot=eot, seed=seed, targets=targets) for n in attacks
+    ]
     shape = images.pixels.shape[1:]
-    weights = {key: digest_of(s.model, shape) for key, s in {**oracles, **judges}.items()}
-    engine = Engine(devices=devices)
+    weights = {
+        key: evaluation.digest_of(s.model, shape) for key, s in {**oracles, **judges}.items()
+    }
+    engine = training.Engine(devices=devices)
     engine.launch()
-    natural, robust = transfer_matrix(
+    natural, robust = evaluation.transfer_matrix(
         {key: subject.model for key, subject in oracles.items()},
         {key: subject.model for key, subject in judges.items()},
         images,
@@ -105,7 +103,7 @@ def command(
         limit=limit,
         seed=seed,
         journal=journal,
-        share=Share(engine.rank, engine.processes, engine.wait),
+        share=evaluation.Share(engine.rank, engine.processes, engine.wait),
     )
     if engine.rank:
         return
@@ -121,8 +119,8 @@ def command(
         "batch_size": batch_size,
         "seed": seed,
         "attacks": {attack.name: attack.settings() for attack in chosen},
-        "versions": versions(),
-        "hardware": hardware(),
+        "versions": evaluation.versions(),
+        "hardware": evaluation.hardware(),
         "natural": {key: value.to_json() for key, value in natural.items()},
         "robust": {
             attack: [
@@ -142,10 +140,10 @@ def command(
         if picture is not None:
             own = picture if len(robust) == 1 else picture.with_stem(f"{picture.stem}-{attack}")
             table = [[cells[o, t].accuracy for t in judges] for o in oracles]
-            write_picture(own, transfer_heat_map(table, list(oracles), list(judges), title))
+            write_picture(own, report.transfer_heat_map(table, list(oracles), list(judges), title))
     for file, written in ((markdown, as_markdown), (latex, as_latex)):
         write_text(file, "\n".join(written(rows, caption=t) for t, rows in tables.items()))
-    remove_journal(journal)
+    evaluation.remove_journal(journal)
 
 
 def _eot(cells: dict[tuple[str, str], Accuracy]) -> str:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+import enresnet.data
 from enresnet import checks, models
 from enresnet.evaluation.record import Record
 from enresnet.files import is_temporary, locked, remove, remove_leftovers, replacing, take
@@ -65,9 +66,7 @@ class RunConfig:
 
     def load_data(self) -> DataSet:
         """Return the images."""
-        from enresnet.data import load_data
-
-        return load_data(self.data, size=self.size, gray=self.gray, limit=self.limit)
+        return enresnet.data.load_data(self.data, size=self.size, gray=self.gray, limit=self.limit)
 
     def create_model(self, data: DataSet) -> ResNet | Ensemble:
         """Return the network with fresh weights, fitting the data."""
