@@ -7,6 +7,7 @@ from torch import nn
 from enresnet.models import (
     Ensemble,
     canonical_name,
+    count_parameters,
     create_model,
     list_models,
     paper_name,
@@ -129,6 +130,24 @@ def test_a_plain_name_is_a_network_without_noise():
 )
 def test_spellings(spelling, name):
     assert canonical_name(spelling) == name
+
+
+OTHERS = [
+    *("resnet8", "resnet29", "resnet11", "resnet20_bottleneck", "en3_resnet38_bottleneck"),
+    *("wrn10_1", "wrn16_4", "en2_wrn14_2", "resnet8+wrn10_2", "en2_resnet8+en3_resnet29+wrn14_1"),
+]
+
+
+@pytest.mark.parametrize("name", [*list_models(), *OTHERS])
+def test_parameters_are_counted_without_building_the_network(name):
+    built = sum(parameter.numel() for parameter in create_model(name).parameters())
+    assert count_parameters(name) == built
+
+
+def test_classes_and_channels_count():
+    model = create_model("en2_resnet11", num_classes=7, in_channels=1)
+    built = sum(parameter.numel() for parameter in model.parameters())
+    assert count_parameters("en2_resnet11", num_classes=7, in_channels=1) == built
 
 
 def test_every_listed_name_comes_back_from_the_papers_spelling():

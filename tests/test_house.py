@@ -33,6 +33,7 @@ FOUNDATION = [
     "checks",
     "drawing",
     "files",
+    "lazy",
     "processes",
     "progress",
     "randomness",

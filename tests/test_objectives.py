@@ -11,11 +11,16 @@ from enresnet.attacks.gate import Classifier
 from enresnet.attacks.geometry import Linf
 from enresnet.data import load_data
 from enresnet.models import create_model
-from enresnet.training import Trainer, load_recipe
+from enresnet.training import Trainer, load_recipe, recipe
 from enresnet.training.objectives import OBJECTIVES
 from enresnet.training.schedule import one_cycle_rate
 from problems import Linear, assert_same_state, seeded, snapshot
 from trainings import IMAGES, LABELS, RECIPE, TAUGHT, objective, quiet_net
+
+
+def test_recipes_know_the_objectives_and_which_of_them_have_a_teacher():
+    assert tuple(OBJECTIVES) == recipe.OBJECTIVE_NAMES
+    assert tuple(TAUGHT) == recipe.TAUGHT
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

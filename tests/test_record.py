@@ -144,13 +144,12 @@ class TestDamage:
                 action()
 
     def test_evaluate_notices_before_the_work(self, tmp_path, monkeypatch, capsys):
-        from enresnet.cli import evaluate as command
         from enresnet.cli import main
 
         def work(*_, **__):
             raise AssertionError("worked first")
 
-        monkeypatch.setattr(command, "evaluate", work)
+        monkeypatch.setattr("enresnet.evaluation.evaluate", work)
         words = ["evaluate", "resnet8@digits", "--out", str(tmp_path)]
         for name, text in (
             ("evaluation.json", '{"best": []}'),

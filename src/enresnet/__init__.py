@@ -3,66 +3,36 @@
 The names below load on first use, so that ``import enresnet`` does not wait for torch.
 """
 
-from __future__ import annotations
-
-import importlib
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from enresnet.lazy import load_on_first_use
 
 if TYPE_CHECKING:
-    from enresnet.data import load_data
-    from enresnet.evaluation import evaluate, transfer
-    from enresnet.models import (
-        Ensemble,
-        NoiseInjection,
-        create_model,
-        inject_noise,
-        list_models,
-        list_pretrained,
-        load_model,
-        save_model,
-        seed_noise,
-        set_noise,
-        using_noise,
-        without_noise,
-    )
+    from enresnet.data import load_data as load_data
+    from enresnet.evaluation import evaluate as evaluate
+    from enresnet.evaluation import transfer as transfer
+    from enresnet.models import Ensemble as Ensemble
+    from enresnet.models import NoiseInjection as NoiseInjection
+    from enresnet.models import create_model as create_model
+    from enresnet.models import inject_noise as inject_noise
+    from enresnet.models import list_models as list_models
+    from enresnet.models import list_pretrained as list_pretrained
+    from enresnet.models import load_model as load_model
+    from enresnet.models import save_model as save_model
+    from enresnet.models import seed_noise as seed_noise
+    from enresnet.models import set_noise as set_noise
+    from enresnet.models import using_noise as using_noise
+    from enresnet.models import without_noise as without_noise
 
-__all__ = [
-    "Ensemble",
-    "NoiseInjection",
-    "create_model",
-    "evaluate",
-    "inject_noise",
-    "list_models",
-    "list_pretrained",
-    "load_data",
-    "load_model",
-    "save_model",
-    "seed_noise",
-    "set_noise",
-    "transfer",
-    "using_noise",
-    "without_noise",
-]
+__all__ = load_on_first_use(
+    __name__,
+    {
+        "data": "load_data",
+        "evaluation": "evaluate transfer",
+        "models": "Ensemble NoiseInjection create_model inject_noise list_models list_pretrained "
+        "load_model save_model seed_noise set_noise using_noise without_noise",
+    },
+)
 
 __version__ = version("enresnet")
-
-_ROOM_OF = {
-    **dict.fromkeys(__all__, "enresnet.models"),
-    "evaluate": "enresnet.evaluation",
-    "load_data": "enresnet.data",
-    "transfer": "enresnet.evaluation",
-}
-_ROOMS = ("data", "models", "attacks", "evaluation", "training", "report")
-
-
-def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
-        return importlib.import_module(f"enresnet.{name}")
-    if name in _ROOM_OF:
-        return getattr(importlib.import_module(_ROOM_OF[name]), name)
-    raise AttributeError(f"module 'enresnet' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])

@@ -1,4 +1,7 @@
-"""Words from outside (paths, class names, errors) made safe for where they are shown."""
+"""What we print: numbers as one would type them, and words from outside made safe.
+
+Words from outside are paths, class names, errors; what is safe depends on where they are shown.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,15 @@ _MARKDOWN = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "\\|"}
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 # Turn the direction of what follows, so that a line can read otherwise than it is.
 _DIRECTION = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+
+
+def brief(value: object) -> str:
+    """Return ``value`` as one would type it: 8/255 rather than 0.03137254901960784."""
+    if not isinstance(value, float):
+        return repr(value)
+    levels = round(255 * value)
+    short = value == round(value, 4) or value != levels / 255
+    return f"{value:.4g}" if short else f"{levels}/255"
 
 
 def for_terminal(text: str) -> str:

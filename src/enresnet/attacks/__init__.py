@@ -1,31 +1,40 @@
 """What perturbs: attacks on any callable from images in [0, 1] to logits."""
 
-from enresnet.attacks.apgd import APGD
-from enresnet.attacks.autoattack import AutoAttack
-from enresnet.attacks.base import Attack
-from enresnet.attacks.carlini_wagner import CarliniWagner
-from enresnet.attacks.fgsm import FGSM
-from enresnet.attacks.gradient import frozen
-from enresnet.attacks.ifgsm import IFGSM
-from enresnet.attacks.names import attack_at, create_attack, list_attacks
-from enresnet.attacks.pgd import PGD
-from enresnet.attacks.random_noise import RandomNoise
-from enresnet.attacks.square import Square
-from enresnet.attacks.strongest import Strongest
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "APGD",
-    "FGSM",
-    "IFGSM",
-    "PGD",
-    "Attack",
-    "AutoAttack",
-    "CarliniWagner",
-    "RandomNoise",
-    "Square",
-    "Strongest",
-    "attack_at",
-    "create_attack",
-    "frozen",
-    "list_attacks",
-]
+from enresnet.lazy import load_on_first_use
+
+if TYPE_CHECKING:
+    from enresnet.attacks.apgd import APGD as APGD
+    from enresnet.attacks.autoattack import AutoAttack as AutoAttack
+    from enresnet.attacks.base import Attack as Attack
+    from enresnet.attacks.carlini_wagner import CarliniWagner as CarliniWagner
+    from enresnet.attacks.fgsm import FGSM as FGSM
+    from enresnet.attacks.gradient import frozen as frozen
+    from enresnet.attacks.ifgsm import DEFAULT_EPSILON as DEFAULT_EPSILON
+    from enresnet.attacks.ifgsm import IFGSM as IFGSM
+    from enresnet.attacks.names import attack_at as attack_at
+    from enresnet.attacks.names import create_attack as create_attack
+    from enresnet.attacks.names import list_attacks as list_attacks
+    from enresnet.attacks.pgd import PGD as PGD
+    from enresnet.attacks.random_noise import RandomNoise as RandomNoise
+    from enresnet.attacks.square import Square as Square
+    from enresnet.attacks.strongest import Strongest as Strongest
+
+__all__ = load_on_first_use(
+    __name__,
+    {
+        "apgd": "APGD",
+        "autoattack": "AutoAttack",
+        "base": "Attack",
+        "carlini_wagner": "CarliniWagner",
+        "fgsm": "FGSM",
+        "gradient": "frozen",
+        "ifgsm": "DEFAULT_EPSILON IFGSM",
+        "names": "attack_at create_attack list_attacks",
+        "pgd": "PGD",
+        "random_noise": "RandomNoise",
+        "square": "Square",
+        "strongest": "Strongest",
+    },
+)

@@ -21,6 +21,7 @@ from enresnet.attacks.gradient import Model, frozen
 from enresnet.attacks.precision import is_deterministic, keeps_apart, wants_bfloat16
 from enresnet.progress import counted, progress_bar
 from enresnet.randomness import checked_generator
+from enresnet.text import brief
 
 GOALS = ("untargeted", "targeted", "runner_up")
 TARGETS = ("random", "least_likely", "runner_up", "all")
@@ -276,12 +277,3 @@ class Attack(ABC):
     def __repr__(self) -> str:
         words = [f"{name}={brief(value)}" for name, value in self._values().items()]
         return f"{type(self).__name__}({', '.join(words)})"
-
-
-def brief(value: object) -> str:
-    """Return ``value`` as one would type it: 8/255 rather than 0.03137254901960784."""
-    if not isinstance(value, float):
-        return repr(value)
-    levels = round(255 * value)
-    short = value == round(value, 4) or value != levels / 255
-    return f"{value:.4g}" if short else f"{levels}/255"

@@ -9,7 +9,7 @@ from typing import Any
 from enresnet import checks
 from enresnet.attacks.apgd import APGD
 from enresnet.attacks.autoattack import AutoAttack, check_installed
-from enresnet.attacks.base import TARGETS, Attack, brief
+from enresnet.attacks.base import TARGETS, Attack
 from enresnet.attacks.carlini_wagner import CarliniWagner
 from enresnet.attacks.fgsm import FGSM
 from enresnet.attacks.ifgsm import DEFAULT_EPSILON, IFGSM
@@ -18,6 +18,7 @@ from enresnet.attacks.random_noise import RandomNoise
 from enresnet.attacks.square import Square
 from enresnet.attacks.strongest import Strongest
 from enresnet.randomness import named_generator
+from enresnet.text import brief
 
 ATTACKS: dict[str, type[Attack]] = {
     "fgsm": FGSM,

@@ -1,7 +1,7 @@
 """The command ``enresnet``: one file a command; arguments in, one call, exit code out.
 
-Exit codes: 0 done, 1 a check that failed, 2 bad input. A command's file, and with it torch, is
-imported only when that command is asked for, so that help comes at once.
+Exit codes: 0 done, 1 a check that failed, 2 bad input. A command's file is imported only when that
+command is asked for, and torch only when it has something to compute, so that help comes at once.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
-from enresnet.attacks import create_attack, list_attacks
+from enresnet import attacks
 from enresnet.cli.output import print_table, write_json
 
 
@@ -15,14 +15,13 @@ def command(*, json: Path | None = None) -> None:
     Args:
         json: Also write the table to this file.
     """
-    attacks = [create_attack(name) for name in list_attacks()]
     rows = [
         {
             "name": attack.name,
             "attack": repr(attack),
             "what it does": (inspect.getdoc(attack) or "").splitlines()[0],
         }
-        for attack in attacks
+        for attack in map(attacks.create_attack, attacks.list_attacks())
     ]
     write_json(json, rows)
     print_table(rows, caption="Any number of steps may follow ifgsm, pgd and cw: pgd100, cw200.")

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import enresnet
-from enresnet import checks
+from enresnet import checks, evaluation
 from enresnet.cli.output import check_outputs, print_table, write_json
 from enresnet.drawing import as_png, blank, plain
-from enresnet.evaluation.environment import machine
 from enresnet.files import replacing
 
 
@@ -55,7 +54,7 @@ def command(
     if tiny and sizes:
         raise ValueError(f"--tiny has its own sizes: leave out --{' and --'.join(sizes)}")
     setting = steps.TINY if tiny else steps.Setting(**sizes)
-    results: dict[str, Any] = {"machine": machine()}
+    results: dict[str, Any] = {"machine": evaluation.machine()}
     for key in only or speed.BENCHMARKS:
         try:
             result = speed.BENCHMARKS[key](setting)

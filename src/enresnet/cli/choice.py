@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from enresnet import checks
-from enresnet.attacks import Attack, attack_at
-from enresnet.attacks.base import brief
-from enresnet.attacks.ifgsm import DEFAULT_EPSILON
+from enresnet import attacks, checks
+from enresnet.text import brief
+
+if TYPE_CHECKING:
+    from enresnet.attacks import Attack
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,12 @@ def _one(
         options = {**options, "restarts": restarts}
     if "_l2" not in name:
         own = usual if radius is None else radius
-        attack = attack_at(name, own, targets=targets, **options)
+        attack = attacks.attack_at(name, own, targets=targets, **options)
         name = attack.name  # it says which targets
         return Chosen(f"{name} at {brief(own)}" if several else name, attack, own, name)
-    attack = attack_at(name, usual, epsilon_l2=radius, targets=targets, **options)
+    attack = attacks.attack_at(name, usual, epsilon_l2=radius, targets=targets, **options)
     name = attack.name
-    if radius not in (None, DEFAULT_EPSILON["l2"]):
+    if radius not in (None, attacks.DEFAULT_EPSILON["l2"]):
         name += f" at {brief(radius)}"
     return Chosen(name, attack, usual, name)
 

@@ -7,13 +7,10 @@ from pathlib import Path
 
 import tyro
 
-from enresnet import checks
+from enresnet import checks, evaluation
 from enresnet.cli.output import check_outputs, print_table, say, write_json, write_text
-from enresnet.evaluation.comparison import compare_record_groups, compare_records
-from enresnet.evaluation.groups import GroupComparison
 from enresnet.evaluation.record import Record
-from enresnet.evaluation.statistics import Comparison
-from enresnet.evaluation.work import NATURAL
+from enresnet.evaluation.result import NATURAL
 from enresnet.report.tables import as_markdown
 from enresnet.training.run_groups import RunGroup, pair_by_seed
 
@@ -50,7 +47,7 @@ def command(
     told: list[str] = []
     if len(first) == len(second) == 1:
         title = f"{first[0]} less {second[0]}"
-        found, skipped = compare_records(
+        found, skipped = evaluation.compare_records(
             Record(first[0]), Record(second[0]), section=section, tries=tries
         )
         how = "paired by image"
@@ -61,7 +58,7 @@ def command(
         sides = RunGroup.of(first, section=section), RunGroup.of(second, section=section)
         mine, other, paired, told = pair_by_seed(*sides)
         title = f"{mine.name} less {other.name}"
-        found, skipped = compare_record_groups(
+        found, skipped = evaluation.compare_record_groups(
             mine.records, other.records, paired=paired, section=section, tries=tries
         )
         how = f"over {'pairs of seeds' if paired else 'seeds'} and images"
@@ -111,16 +108,16 @@ def _shown(name: str) -> str:
     return "clean" if name == NATURAL else name
 
 
-def _row(name: str, value: Comparison) -> dict[str, str]:
+def _row(name: str, value: evaluation.Comparison) -> dict[str, str]:
     low, high = value.interval
     row = {"images": _shown(name)}
-    if isinstance(value, GroupComparison):
+    if isinstance(value, evaluation.GroupComparison):
         row |= {"first": f"{100 * value.first:.2f}", "second": f"{100 * value.second:.2f}"}
     row |= {
         "difference": f"{100 * value.difference:+.2f} ({100 * low:+.2f}, {100 * high:+.2f})",
         "p": f"{value.p_value:.2g}",
         "verdict": value.verdict,
     }
-    if isinstance(value, GroupComparison) and value.by_seed:
+    if isinstance(value, evaluation.GroupComparison) and value.by_seed:
         row["by seed"] = " ".join(f"{100 * found:+.1f}" for found in value.by_seed.values())
     return row | {"images compared": str(value.images)}

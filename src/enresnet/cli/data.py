@@ -6,9 +6,8 @@ from pathlib import Path
 
 import tyro
 
+from enresnet import data
 from enresnet.cli.output import print_table, write_json
-from enresnet.data import load_data
-from enresnet.data.sources import cache_folder
 
 
 def command(
@@ -32,7 +31,7 @@ def command(
         gray: Read the images of a folder as gray.
         json: Also write the table to this file.
     """
-    data = load_data(name, source=source, size=size, gray=gray)
+    found = data.load_data(name, source=source, size=size, gray=gray)
     rows = [
         {
             "split": split,
@@ -42,16 +41,16 @@ def command(
             "smallest class": int(images.labels.bincount(minlength=len(images.classes)).min()),
         }
         for split, images in (
-            ("training", data.train),
-            ("validation", data.validation),
-            ("test", data.test),
+            ("training", found.train),
+            ("validation", found.validation),
+            ("test", found.test),
         )
     ]
     write_json(json, rows)
-    where = f" Verified; kept in {cache_folder()}." if name.startswith("cifar") else ""
-    if data.test.origin:
-        where = f" Test images: {data.test.origin}."
-    print_table(rows, title=data.name, caption=f"Classes: {_some(data.classes)}.{where}")
+    where = f" Verified; kept in {data.cache_folder()}." if name.startswith("cifar") else ""
+    if found.test.origin:
+        where = f" Test images: {found.test.origin}."
+    print_table(rows, title=found.name, caption=f"Classes: {_some(found.classes)}.{where}")
 
 
 def _some(names: tuple[str, ...], most: int = 12) -> str:

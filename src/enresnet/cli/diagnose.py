@@ -6,15 +6,10 @@ from pathlib import Path
 
 import tyro
 
-from enresnet import checks
-from enresnet.attacks.base import brief
+from enresnet import checks, evaluation, report
 from enresnet.cli.output import Ratio, check_outputs, print_table, write_json, write_picture
 from enresnet.cli.subjects import open_subject
-from enresnet.evaluation.digest import digest_of
-from enresnet.evaluation.environment import hardware, versions
-from enresnet.evaluation.journal import Journals
-from enresnet.evaluation.masking import diagnose
-from enresnet.report.figures import diagnosis_figure
+from enresnet.text import brief
 
 JOURNAL = "diagnosis.journal"
 
@@ -69,10 +64,10 @@ def command(
     if eot is not None:
         checks.integer("eot", eot, low=1)
     subject = open_subject(model, checkpoint=checkpoint, mean=mean, std=std)
-    journals = Journals(subject.folder / JOURNAL, restart=restart)
+    journals = evaluation.Journals(subject.folder / JOURNAL, restart=restart)
     name, images = subject.images(data)
     with journals.resumable():
-        result = diagnose(
+        result = evaluation.diagnose(
             subject.model,
             images,
             epsilon=subject.epsilon if epsilon is None else epsilon,
@@ -88,14 +83,14 @@ def command(
         )
     facts = {
         "model": subject.name,
-        "weights": digest_of(subject.model),
+        "weights": evaluation.digest_of(subject.model),
         "images_of": name,
         "oracles": list(oracle),
         "natural": natural,
         "queries": queries,
         "batch_size": batch_size,
-        "versions": versions(),
-        "hardware": hardware(),
+        "versions": evaluation.versions(),
+        "hardware": evaluation.hardware(),
     }
     write_json(json, {**facts, **result.to_json()})
     title = f"{subject.name} on {name}, {result.images} test images"
@@ -104,7 +99,7 @@ def command(
         if picture is None:
             subject.folder.mkdir(parents=True, exist_ok=True)
             picture = subject.folder / "diagnosis.png"
-        write_picture(picture, diagnosis_figure(result, title))
+        write_picture(picture, report.diagnosis_figure(result, title))
         caption += f" The curves: {picture}"
     print_table(
         [

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 import tyro
-from torch import Tensor
 
-from enresnet import checks
-from enresnet.attacks import Attack
-from enresnet.attacks.base import brief
+import enresnet.data
+from enresnet import checks, evaluation, report, training
 from enresnet.cli.choice import Chosen, choose
 from enresnet.cli.output import (
     Ratio,
@@ -25,21 +22,16 @@ from enresnet.cli.output import (
     write_text,
 )
 from enresnet.cli.subjects import Subject, open_subject
-from enresnet.data import Images
-from enresnet.data.adversarial import (
-    AdversarialSet,
-    describe_adversarial_set,
-    is_adversarial_set,
-    load_adversarial_set,
-)
-from enresnet.evaluation import Accuracy, Evaluation, evaluate
-from enresnet.evaluation.digest import identify
-from enresnet.evaluation.environment import hardware, versions
-from enresnet.evaluation.journal import Journals
-from enresnet.evaluation.work import NATURAL, Share, Unit
-from enresnet.report.figures import convergence_figure
+from enresnet.evaluation.result import NATURAL, Accuracy, Evaluation
 from enresnet.report.tables import as_latex, as_markdown, detail_rows, evaluation_rows
-from enresnet.training.engine import Engine
+from enresnet.text import brief
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from enresnet.attacks import Attack
+    from enresnet.data import AdversarialSet, Images
+    from enresnet.training import Engine
 
 JOURNAL = "evaluation.journal"
 EIGHT_BIT = "_8bit"
@@ -130,7 +122,9 @@ def command(
     subject = open_subject(model, checkpoint=checkpoint, out=out, mean=mean, std=std)
     subject.record.check()
     name, images = subject.images(data, size=size, gray=gray)
-    made = describe_adversarial_set(Path(name)) if is_adversarial_set(Path(name)) else None
+    made = None
+    if enresnet.data.is_adversarial_set(Path(name)):
+        made = enresnet.data.describe_adversarial_set(Path(name))
     if attacks is None:
         attacks = () if made else ("fgsm", "ifgsm20", "cw")
     eot = eot or subject.usual_eot(images)
@@ -146,7 +140,7 @@ def command(
         budget=budget,
     )
     radii = list(dict.fromkeys(one.radius for one in chosen)) or [*epsilon] or [subject.epsilon]
-    identity = identify(subject.model, images.pixels.shape[1:])
+    identity = evaluation.identify(subject.model, images.pixels.shape[1:])
     facts = {
         "model": subject.name,
         "weights": identity.digest,
@@ -157,24 +151,24 @@ def command(
         "draws": draws,
         "limit": limit,
         "batch_size": batch_size,
-        "versions": versions(),
-        "hardware": hardware(),
+        "versions": evaluation.versions(),
+        "hardware": evaluation.hardware(),
     }
     sets = None if save is None else _Sets.at(save, images.first(limit), chosen, facts, png)
-    engine = Engine(devices=devices)
+    engine = training.Engine(devices=devices)
     engine.launch()
     subject.folder.mkdir(parents=True, exist_ok=True)
     results = _Results(subject, name, images.fingerprint(), len(images.first(limit)), facts)
     known: dict[str, Accuracy] = {}
     if not (again or sets or picture or identity.blind):
         known = results.known(chosen, radii, engine)
-    journals = Journals(subject.folder / JOURNAL, restart=restart)
+    journals = evaluation.Journals(subject.folder / JOURNAL, restart=restart)
     new = {one.name: one.attack for one in chosen if one.name not in known}
     if known and not engine.rank:
         _tell_known(known, new)
     if new or NATURAL not in known:
         with journals.resumable():
-            result = evaluate(
+            result = evaluation.evaluate(
                 subject.model,
                 images,
                 new,
@@ -183,7 +177,7 @@ def command(
                 limit=limit,
                 seed=seed,
                 journal=journals,
-                share=Share(engine.rank, engine.processes, engine.wait),
+                share=evaluation.Share(engine.rank, engine.processes, engine.wait),
                 keep=sets,
                 natural=known.get(NATURAL),
                 warn=made is None,
@@ -254,8 +248,7 @@ class _Results:
 
 def _agreed(found: dict[str, Accuracy], names: list[str], engine: Engine) -> dict[str, Accuracy]:
     """Return what all processes found; another evaluation may have ended between two looks."""
-    seen = torch.tensor([float(name in found) for name in names])
-    counts = engine.sum_over_processes(seen).tolist()
+    counts = engine.counted([name in found for name in names])
     return {
         n: found[n] for n, count in zip(names, counts, strict=True) if count == engine.processes
     }
@@ -286,7 +279,7 @@ class _Sets:
         """Return sets in a folder, none of which is another's."""
         same = ("model", "weights", "seed", "limit", "batch_size")
         found = {
-            one.name: AdversarialSet(
+            one.name: enresnet.data.AdversarialSet(
                 folder / one.file_name,
                 classes=images.classes,
                 kind="png" if png else "float32",
@@ -308,12 +301,12 @@ class _Sets:
             kept.check(first)
         return cls(images, found)
 
-    def write(self, unit: Unit, attacked: Tensor, labels: Tensor) -> None:
+    def write(self, unit: evaluation.Unit, attacked: Tensor, labels: Tensor) -> None:
         """Keep the attacked images of a unit."""
         clean, _ = self.images.batch(slice(unit.start, unit.stop))
         self.by_attack[unit.attack].write(unit.start, attacked, labels, clean)
 
-    def has(self, unit: Unit) -> bool:
+    def has(self, unit: evaluation.Unit) -> bool:
         """Return whether they are there."""
         labels = self.images.labels[unit.start : unit.stop]
         return self.by_attack[unit.attack].has(unit.start, labels)
@@ -331,8 +324,8 @@ def _with_eight_bit(
     robust = {}
     for name, value in result.robust.items():
         robust[name] = value
-        rounded = load_adversarial_set(sets.by_attack[name].folder)
-        again = evaluate(
+        rounded = enresnet.data.load_adversarial_set(sets.by_attack[name].folder)
+        again = evaluation.evaluate(
             subject.model, rounded, draws=draws, batch_size=batch_size, seed=seed, warn=False
         )
         settings = {**(value.settings or {}), "rounded": "to 8 bits"}
@@ -398,7 +391,7 @@ def _tell(
     write_text(markdown, as_markdown(rows, caption=text) + "\n" + as_markdown(details))
     write_text(latex, as_latex(rows, caption=text) + "\n" + as_latex(details))
     if picture is not None:
-        write_picture(picture, convergence_figure(result, title))
+        write_picture(picture, report.convergence_figure(result, title))
     print_table(rows, title=title, caption=caption)
     print_table(
         details,

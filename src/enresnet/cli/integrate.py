@@ -6,8 +6,8 @@ from pathlib import Path
 
 import tyro
 
+from enresnet import training
 from enresnet.cli.output import say
-from enresnet.training import integrate
 
 
 def command(
@@ -25,5 +25,5 @@ def command(
         weights: One number a run; they weigh equally by default.
         overwrite: Write over the network that these runs, trained otherwise, made there before.
     """
-    run = integrate(runs, out, weights=weights, overwrite=overwrite)
+    run = training.integrate(runs, out, weights=weights, overwrite=overwrite)
     say(f"{run.config.model} in {run.folder}; next: enresnet evaluate {run.folder}")

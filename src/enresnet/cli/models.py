@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from enresnet.attacks.base import brief
 from enresnet.cli.output import Row, print_table, write_json
-from enresnet.models import ModelCard, create_model, list_models, list_pretrained, paper_name
+from enresnet.models import (
+    ModelCard,
+    count_parameters,
+    list_models,
+    list_pretrained,
+    paper_name,
+)
 from enresnet.models.pretrained import FOLDER
 from enresnet.report.tables import with_interval
+from enresnet.text import brief
 
 
 def command(*, json: Path | None = None) -> None:
@@ -22,7 +28,7 @@ def command(*, json: Path | None = None) -> None:
         {
             "name": name,
             "paper": paper_name(name),
-            "parameters": sum(p.numel() for p in create_model(name).parameters()),
+            "parameters": count_parameters(name),
         }
         for name in list_models()
     ]

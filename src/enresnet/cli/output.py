@@ -6,10 +6,9 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
-from matplotlib.figure import Figure
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
@@ -18,6 +17,9 @@ from rich.text import Text
 from enresnet.files import replacing, writable
 from enresnet.text import for_terminal
 from enresnet.training.recipe import ratio
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Row = dict[str, Any]
 

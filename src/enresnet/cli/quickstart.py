@@ -5,13 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from enresnet import checks
+from enresnet import checks, report
 from enresnet.cli.output import check_outputs, print_table, write_json
 from enresnet.drawing import as_png
 from enresnet.files import replacing
-from enresnet.report import quickstart_page, run_quickstart
-from enresnet.report.figures import accuracy_bars
-from enresnet.report.quickstart import NETWORKS
 
 
 def command(
@@ -33,11 +30,11 @@ def command(
     """
     checks.integer("seeds", seeds, low=1)
     check_outputs(out, json, picture=picture)
-    result = run_quickstart(seeds=seeds)
+    result = report.run_quickstart(seeds=seeds)
     rows = result.rows()
     if picture is not None:
         with replacing(picture) as temporary:
-            temporary.write_bytes(as_png(accuracy_bars(rows, NETWORKS)))
+            temporary.write_bytes(as_png(report.accuracy_bars(rows, report.NETWORKS)))
     write_json(json, result.to_json())
     print_table(
         [_shown(row) for row in rows],
@@ -48,13 +45,13 @@ def command(
         f"{result.seconds:.0f} s of work. The page: {out}",
     )
     with replacing(out) as temporary:
-        temporary.write_text(quickstart_page(result), encoding="utf-8")
+        temporary.write_text(report.quickstart_page(result), encoding="utf-8")
 
 
 def _shown(row: dict[str, Any]) -> dict[str, str]:
     cells = {
         network: _interval("{:.1f} ({:.1f}-{:.1f})", row[network]["accuracy"], row[network])
-        for network in NETWORKS
+        for network in report.NETWORKS
     }
     difference = row["difference"]
     text = _interval("{:+.1f} ({:+.1f}, {:+.1f})", difference["difference"], difference)

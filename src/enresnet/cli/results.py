@@ -6,10 +6,10 @@ from pathlib import Path
 
 import tyro
 
-from enresnet.attacks.base import brief
 from enresnet.cli.output import check_outputs, print_table, write_json, write_text
 from enresnet.evaluation.record import Record
 from enresnet.report.tables import as_latex, as_markdown, evaluation_rows
+from enresnet.text import brief
 
 
 def command(

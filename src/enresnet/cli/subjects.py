@@ -11,19 +11,16 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
-from enresnet.data import Images
-from enresnet.data.adversarial import is_adversarial_set
-from enresnet.data.folder import Layout
-from enresnet.data.names import load_test_images
-from enresnet.evaluation.measure import usual_eot
+import enresnet.data
+from enresnet import evaluation, models
 from enresnet.evaluation.record import Record
-from enresnet.models import Normalized, find_pretrained, load_model
 from enresnet.processes import first_process
 from enresnet.training import Run
+
+if TYPE_CHECKING:
+    from enresnet.data import Images
 
 DEFAULT_EPSILON = 8 / 255
 
@@ -70,12 +67,12 @@ class Subject:
         data = data or self.data
         if data is None:
             raise ValueError(f"--data must be given with {self.source}: a name or a folder")
-        folder = Path(data).is_dir() and not is_adversarial_set(Path(data))
+        folder = Path(data).is_dir() and not enresnet.data.is_adversarial_set(Path(data))
         if (size is not None or gray) and not folder:
             raise ValueError(f"--size and --gray are for folders of images; {data} has its own")
         if self.run is not None and folder:
             size, gray = size or self.run.config.size, gray or self.run.config.gray
-        return data, load_test_images(data, size=size, gray=gray)
+        return data, enresnet.data.load_test_images(data, size=size, gray=gray)
 
     def _trained_within(self, folder: Path) -> bool:
         """Return whether a folder is the run's own, without a part for tests.
@@ -84,11 +81,13 @@ class Subject:
         """
         assert self.run is not None
         own = Path(self.run.config.data)
-        return folder.is_dir() and own.is_dir() and folder.samefile(own) and Layout.of(own).plain
+        if not (folder.is_dir() and own.is_dir() and folder.samefile(own)):
+            return False
+        return enresnet.data.Layout.of(own).plain
 
     def usual_eot(self, images: Images) -> int:
         """Return how many draws a gradient needs: 1 for a model that answers twice the same."""
-        return usual_eot(self.model, images)
+        return evaluation.usual_eot(self.model, images)
 
     def section(self, epsilon: float, data: str) -> str:
         """Return the part of evaluation.json for results at this radius on these images."""
@@ -135,10 +134,10 @@ def open_subject(
             checkpoint=checkpoint,
         )
     if "@" in source and not path.exists():
-        card = find_pretrained(source)
+        card = models.find_pretrained(source)
         return Subject(
             name=card.name,
-            model=load_model(source),
+            model=models.load_model(source),
             source=source,
             data=card.data,
             epsilon=float(card.recipe["epsilon"]),
@@ -147,11 +146,11 @@ def open_subject(
     if checkpoint != "best":
         raise ValueError(f"--checkpoint is for runs; {source} is none")
     if path.is_file() or source.endswith(".safetensors"):
-        model: Callable[..., Any] = load_model(path)
+        model: Callable[..., Any] = models.load_model(path)
         name = path.stem
     elif _PATH.fullmatch(source):
         model, name = import_model(source), source.replace(":", ".")
-        model = Normalized(model, mean, std) if mean else model
+        model = models.Normalized(model, mean, std) if mean else model
     else:
         raise FileNotFoundError(
             f"{source} is not there; name the folder of a run, a safetensors file, or a function "
@@ -187,6 +186,8 @@ def import_model(source: str) -> Callable[..., Any]:
         found = getattr(found, part)
     if not callable(found):
         raise TypeError(f"{source} must be a model or a function, found {type(found).__name__}")
+    from torch import nn
+
     if not isinstance(found, nn.Module) and _takes_nothing(found):
         try:
             found = found()

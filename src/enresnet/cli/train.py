@@ -8,11 +8,12 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from enresnet import training
 from enresnet.cli.output import Ratio, check_outputs, say, write_json
 from enresnet.cli.watching import Terminal
 from enresnet.models import canonical_name
 from enresnet.processes import first_process
-from enresnet.training import Engine, Recipe, RunConfig, load_recipe, train
+from enresnet.training import Recipe, RunConfig, load_recipe
 
 AS_RECIPE = "as-recipe"  # an option that was not given
 
@@ -134,10 +135,10 @@ def train_and_tell(
 ) -> None:
     """Train, or go on, and print what came of it."""
     terminal = Terminal()
-    run = train(
+    run = training.train(
         config,
         out,
-        engine=Engine(
+        engine=training.Engine(
             accelerator=hardware.accelerator,
             devices=hardware.devices,
             nodes=hardware.nodes,

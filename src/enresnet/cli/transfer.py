@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from enresnet import checks
-from enresnet.attacks.base import brief
+from enresnet import checks, evaluation, report, training
 from enresnet.cli.choice import choose
 from enresnet.cli.output import (
     Ratio,
@@ -18,14 +17,9 @@ from enresnet.cli.output import (
     write_text,
 )
 from enresnet.cli.subjects import Subject, is_own, open_subject
-from enresnet.evaluation import Accuracy, transfer_matrix
-from enresnet.evaluation.digest import digest_of
-from enresnet.evaluation.environment import hardware, versions
-from enresnet.evaluation.journal import Journals
-from enresnet.evaluation.work import Share
-from enresnet.report.figures import transfer_heat_map
+from enresnet.evaluation import Accuracy
 from enresnet.report.tables import as_latex, as_markdown, with_interval
-from enresnet.training.engine import Engine
+from enresnet.text import brief
 
 
 def command(
@@ -107,12 +101,14 @@ def command(
     )
     radii = list(dict.fromkeys(one.radius for one in chosen))
     shape = images.pixels.shape[1:]
-    weights = {key: digest_of(s.model, shape) for key, s in {**oracles, **judges}.items()}
-    engine = Engine(devices=devices)
+    weights = {
+        key: evaluation.digest_of(s.model, shape) for key, s in {**oracles, **judges}.items()
+    }
+    engine = training.Engine(devices=devices)
     engine.launch()
-    journals = Journals(journal, restart=restart)
+    journals = evaluation.Journals(journal, restart=restart)
     with journals.resumable():
-        natural, robust = transfer_matrix(
+        natural, robust = evaluation.transfer_matrix(
             {key: subject.model for key, subject in oracles.items()},
             {key: subject.model for key, subject in judges.items()},
             images,
@@ -122,7 +118,7 @@ def command(
             limit=limit,
             seed=seed,
             journal=journals,
-            share=Share(engine.rank, engine.processes, engine.wait),
+            share=evaluation.Share(engine.rank, engine.processes, engine.wait),
         )
     if engine.rank:
         return
@@ -138,8 +134,8 @@ def command(
         "batch_size": batch_size,
         "seed": seed,
         "attacks": {one.name: one.attack.settings() for one in chosen},
-        "versions": versions(),
-        "hardware": hardware(),
+        "versions": evaluation.versions(),
+        "hardware": evaluation.hardware(),
         "natural": {key: value.to_json() for key, value in natural.items()},
         "robust": {
             attack: [
@@ -165,7 +161,7 @@ def command(
                 else picture.with_stem(f"{picture.stem}-{one.file_name}")
             )
             table = [[cells[o, t].accuracy for t in judges] for o in oracles]
-            write_picture(own, transfer_heat_map(table, list(oracles), list(judges), title))
+            write_picture(own, report.transfer_heat_map(table, list(oracles), list(judges), title))
     for file, written in ((markdown, as_markdown), (latex, as_latex)):
         write_text(file, "\n".join(written(rows, caption=t) for t, rows in tables.items()))
     journals.remove()

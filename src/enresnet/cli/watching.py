@@ -7,12 +7,16 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from enresnet.progress import clock, progress_bar
 from enresnet.text import for_terminal
-from enresnet.training import Epoch, Run, Step, Trainer, Watcher
+from enresnet.training import Epoch, Run, Step, Watcher
+
+if TYPE_CHECKING:
+    from enresnet.training import Trainer
 
 PATIENCE = 30.0  # seconds between two plain lines
 

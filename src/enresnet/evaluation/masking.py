@@ -20,11 +20,11 @@ from enresnet.attacks.gradient import Model, NoGradientError
 from enresnet.attacks.ifgsm import check_epsilon
 from enresnet.data import Images
 from enresnet.evaluation import signs
-from enresnet.evaluation.accuracy import Accuracy
 from enresnet.evaluation.journal import Journals
 from enresnet.evaluation.measure import OWN, as_images, usual_eot, warn_of_chance
 from enresnet.evaluation.misuse import suspicions
 from enresnet.evaluation.patient import Patient
+from enresnet.evaluation.result import Accuracy
 from enresnet.evaluation.signs import Check
 from enresnet.progress import progress_bar
 

@@ -25,12 +25,13 @@ from enresnet.attacks.gradient import Model
 from enresnet.attacks.names import told_apart
 from enresnet.attacks.precision import is_deterministic, our_network
 from enresnet.data import DataSet, Images, from_dataset
-from enresnet.evaluation.accuracy import Accuracy, Evaluation, summarise
+from enresnet.evaluation.accuracy import summarise
 from enresnet.evaluation.journal import Journal, Journals
 from enresnet.evaluation.misuse import suspicions
+from enresnet.evaluation.result import NATURAL, Accuracy, Evaluation
 from enresnet.evaluation.scoring import answers_alike, drawn_logits
 from enresnet.evaluation.statistics import accuracy_interval
-from enresnet.evaluation.work import NATURAL, Keep, Share, Work, own_streams
+from enresnet.evaluation.work import Keep, Share, Work, own_streams
 
 OWN = "model"  # the only one of an evaluation
 

@@ -9,9 +9,9 @@ import torch
 from enresnet.attacks import IFGSM, PGD, Attack
 from enresnet.attacks.gradient import Model
 from enresnet.data import Images
-from enresnet.evaluation.accuracy import Accuracy, Evaluation
 from enresnet.evaluation.journal import Journals
 from enresnet.evaluation.measure import transfer
+from enresnet.evaluation.result import Accuracy, Evaluation
 from enresnet.randomness import named_generator
 
 

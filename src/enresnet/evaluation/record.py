@@ -2,8 +2,9 @@
 
 ``evaluation.json`` holds a section for each checkpoint, radius and data, in it the natural accuracy
 and the robust ones by attack; attacks measured later join those that are there, and fewer images
-never replace more. ``scores.safetensors`` holds how often each single image was right, with what
-that depends on, so that two models can be compared image by image.
+never replace more. ``scores.safetensors`` holds how often each single image was right; it is read
+and written by :mod:`enresnet.evaluation.score_file`, and only where it is asked for: what
+``evaluation.json`` says can be shown without torch.
 """
 
 from __future__ import annotations
@@ -14,16 +15,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
-
-from enresnet.evaluation.accuracy import Accuracy, Evaluation
-from enresnet.evaluation.work import NATURAL
+from enresnet.evaluation.result import NATURAL, Accuracy, Evaluation
 from enresnet.files import has_to_itself, replacing, writable
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ABOUT = ("model", "weights", "data_name", "checkpoint", "epsilon")  # what all entries share
 DECIDING = ("seed", "draws", "batch_size")  # a result depends on, beside weights and settings
@@ -156,7 +154,9 @@ class Record:
             NATURAL: entries.pop(NATURAL, {}),
             "robust": entries,
         }
-        self._add_scores(section, measured, data, fresh=not known)
+        from enresnet.evaluation.score_file import add_scores
+
+        add_scores(self.folder / SCORES, section, measured, data=data, fresh=not known)
         with replacing(self.path) as temporary:
             temporary.write_text(json.dumps(stored, indent=2) + "\n")
         return said
@@ -205,41 +205,11 @@ class Record:
                     shutil.copyfile(path, temporary)
         return f"are kept aside in {aside}"
 
-    def _add_scores(
-        self, section: str, measured: dict[str, Accuracy], data: str, *, fresh: bool
-    ) -> None:
-        tensors, about = self.scores()
-        for key in list(tensors):
-            if fresh and key.rpartition("/")[0] == section:
-                del tensors[key], about[key]
-        for name, value in measured.items():
-            assert value.scored is not None
-            key = f"{section}/{name}"
-            tensors[key] = value.scored.right.sum(dim=1).to(torch.int16)
-            about[key] = {
-                "draws": value.draws,
-                "deterministic": value.deterministic,
-                "shared_variance": value.shared_variance,
-                "data": data,
-                "settings": value.settings,
-            }
-        with replacing(self.folder / SCORES) as temporary:
-            temporary.write_bytes(save(tensors, {"about": json.dumps(about)}))
-
     def scores(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return how often each image was right, and what that depends on, by SECTION/ATTACK."""
-        path = self.folder / SCORES
-        if not path.is_file():
-            return {}, {}
-        try:
-            with safe_open(path, framework="pt") as file:
-                about = json.loads((file.metadata() or {}).get("about", "{}"))
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            for name, counts in tensors.items():
-                _check_counts(name, counts, about)
-        except (SafetensorError, ValueError, TypeError, AttributeError, RecursionError) as error:
-            raise ValueError(f"{path} is damaged ({error}); remove it") from error
-        return tensors, about
+        from enresnet.evaluation.score_file import read_scores
+
+        return read_scores(self.folder / SCORES)
 
 
 def _malformed(section: Any) -> str:
@@ -258,23 +228,6 @@ def _malformed(section: Any) -> str:
         if entry and "accuracy" not in entry:
             return f"has no accuracy of {name!r}"
     return ""
-
-
-def _check_counts(name: str, counts: Tensor, about: dict[str, Any]) -> None:
-    """Raise unless how often images were right, and in how many draws, can both be."""
-    known = about.get(name)
-    if not isinstance(known, dict) or not isinstance(known.get("data"), str):
-        raise ValueError(f"it does not say what {name!r} depends on")
-    draws = known.get("draws")
-    if not isinstance(draws, int) or draws < 1:
-        raise ValueError(f"{draws!r} draws of {name!r}")
-    if not isinstance(known.get("settings") or {}, dict):
-        raise ValueError(f"the settings of {name!r} are no mapping")
-    if not isinstance(known.get("shared_variance", 0.0), int | float):
-        raise ValueError(f"the shared variance of {name!r} is no number")
-    whole = counts.ndim == 1 and not counts.is_floating_point() and not counts.is_complex()
-    if not whole or (len(counts) and not 0 <= int(counts.min()) <= int(counts.max()) <= draws):
-        raise ValueError(f"{name!r} does not count right answers in {draws} draws")
 
 
 def _place(stored: dict[str, Any], section: str, data: str, circumstances: dict[str, Any]) -> str:

@@ -15,8 +15,8 @@ from torch import Tensor
 from enresnet.attacks import IFGSM, RandomNoise, Square
 from enresnet.attacks.gradient import Model, expected_gradient, frozen
 from enresnet.attacks.losses import cross_entropy
-from enresnet.evaluation.accuracy import Accuracy
 from enresnet.evaluation.patient import Patient
+from enresnet.evaluation.result import Accuracy
 from enresnet.evaluation.statistics import paired_difference
 
 TOLERANCE = 0.01  # a difference below a point is none

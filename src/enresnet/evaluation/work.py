@@ -23,12 +23,11 @@ from enresnet.attacks.precision import fast_bfloat16
 from enresnet.data import Images
 from enresnet.evaluation.digest import Identity, identify, reachable
 from enresnet.evaluation.journal import Journal, packed, unpacked
+from enresnet.evaluation.result import NATURAL
 from enresnet.evaluation.scoring import Scored, score_draws
 from enresnet.models.noise import NoiseStream, streams_of
 from enresnet.progress import counted, progress_bar
 from enresnet.randomness import named_seed
-
-NATURAL = "natural"
 
 
 @dataclass(frozen=True)

@@ -1,47 +1,44 @@
 """What classifies: noise-injected residual networks and their ensembles."""
 
-from enresnet.models.ensemble import Ensemble, set_lean
-from enresnet.models.noise import (
-    NoiseInjection,
-    inject_noise,
-    seed_noise,
-    set_noise,
-    using_noise,
-    without_noise,
-)
-from enresnet.models.normalized import Normalized
-from enresnet.models.pretrained import ModelCard, find_pretrained, list_pretrained
-from enresnet.models.resnet import ResNet, resnet, wide_resnet
-from enresnet.models.storage import load_model, save_model
-from enresnet.models.zoo import (
-    canonical_name,
-    create_model,
-    list_models,
-    paper_name,
-    same_architecture,
-)
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Ensemble",
-    "ModelCard",
-    "NoiseInjection",
-    "Normalized",
-    "ResNet",
-    "canonical_name",
-    "create_model",
-    "find_pretrained",
-    "inject_noise",
-    "list_models",
-    "list_pretrained",
-    "load_model",
-    "paper_name",
-    "resnet",
-    "same_architecture",
-    "save_model",
-    "seed_noise",
-    "set_lean",
-    "set_noise",
-    "using_noise",
-    "wide_resnet",
-    "without_noise",
-]
+from enresnet.lazy import load_on_first_use
+
+if TYPE_CHECKING:
+    from enresnet.models.ensemble import Ensemble as Ensemble
+    from enresnet.models.ensemble import set_lean as set_lean
+    from enresnet.models.names import canonical_name as canonical_name
+    from enresnet.models.names import count_parameters as count_parameters
+    from enresnet.models.names import list_models as list_models
+    from enresnet.models.names import paper_name as paper_name
+    from enresnet.models.noise import NoiseInjection as NoiseInjection
+    from enresnet.models.noise import inject_noise as inject_noise
+    from enresnet.models.noise import seed_noise as seed_noise
+    from enresnet.models.noise import set_noise as set_noise
+    from enresnet.models.noise import using_noise as using_noise
+    from enresnet.models.noise import without_noise as without_noise
+    from enresnet.models.normalized import Normalized as Normalized
+    from enresnet.models.pretrained import ModelCard as ModelCard
+    from enresnet.models.pretrained import find_pretrained as find_pretrained
+    from enresnet.models.pretrained import list_pretrained as list_pretrained
+    from enresnet.models.resnet import ResNet as ResNet
+    from enresnet.models.resnet import resnet as resnet
+    from enresnet.models.resnet import wide_resnet as wide_resnet
+    from enresnet.models.storage import load_model as load_model
+    from enresnet.models.storage import save_model as save_model
+    from enresnet.models.zoo import create_model as create_model
+    from enresnet.models.zoo import same_architecture as same_architecture
+
+__all__ = load_on_first_use(
+    __name__,
+    {
+        "ensemble": "Ensemble set_lean",
+        "names": "canonical_name count_parameters list_models paper_name",
+        "noise": "NoiseInjection inject_noise seed_noise set_noise using_noise without_noise",
+        "normalized": "Normalized",
+        "pretrained": "ModelCard find_pretrained list_pretrained",
+        "resnet": "ResNet resnet wide_resnet",
+        "storage": "load_model save_model",
+        "zoo": "create_model same_architecture",
+    },
+)

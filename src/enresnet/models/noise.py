@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from enresnet import checks, native
+from enresnet.models.architecture import STD_OVER
 from enresnet.models.derivatives import LOOPS, first_only
 from enresnet.randomness import checked_generator
 
 DEFAULT_NOISE = 0.1
-STD_OVER = ("example", "batch")
 
 
 class NoiseStream:

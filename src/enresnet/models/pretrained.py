@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from enresnet import checks
-from enresnet.models.zoo import canonical_name
+from enresnet.models.names import canonical_name
 
 FOLDER = Path(__file__).parent / "weights"
 

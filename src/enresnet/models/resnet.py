@@ -16,19 +16,25 @@ import torch
 from torch import Tensor, nn
 
 from enresnet import checks
+from enresnet.models.architecture import (
+    EXPANSION,
+    STEM_WIDTH,
+    WIDTHS,
+    Architecture,
+    resnet_blocks,
+    wide_resnet_blocks,
+)
 from enresnet.models.folded import Fold, folded
 from enresnet.models.noise import NoiseInjection, NoiseStream, noise_modules
 from enresnet.randomness import checked_generator
 
-STEM_WIDTH = 16
-WIDTHS = (16, 32, 64)  # of the three stages
 SMALLEST_IMAGE = 8  # pixels a side: two halvings leave 2 x 2
 
 
 class BasicBlock(nn.Module):
     """Two 3 x 3 convolutions, each after BatchNorm and ReLU."""
 
-    expansion = 1
+    expansion = EXPANSION["basic"]
 
     def __init__(self, in_width: int, width: int, stride: int, noise: NoiseInjection) -> None:
         super().__init__()
@@ -51,7 +57,7 @@ class BasicBlock(nn.Module):
 class Bottleneck(nn.Module):
     """1 x 1, 3 x 3 and 1 x 1 convolutions; the last widens by four."""
 
-    expansion = 4
+    expansion = EXPANSION["bottleneck"]
 
     def __init__(self, in_width: int, width: int, stride: int, noise: NoiseInjection) -> None:
         super().__init__()
@@ -151,6 +157,11 @@ class ResNet(nn.Module):
         self.classifier.bias.zero_()
 
     @property
+    def architecture(self) -> Architecture:
+        """Its shape, whatever its weights."""
+        return Architecture(self.blocks, self.widths, self.block)
+
+    @property
     def config(self) -> dict[str, Any]:
         """The arguments that build this network again."""
         first, *others = noise_modules(self)
@@ -247,35 +258,6 @@ def wide_resnet(depth: int, widen: int, **options: Any) -> ResNet:
     return ResNet(
         blocks=wide_resnet_blocks(depth), widths=[width * widen for width in WIDTHS], **options
     )
-
-
-def resnet_blocks(depth: int, block: str | None = None) -> tuple[int, str]:
-    """Return the number of blocks a stage, and their kind, for a ResNet of ``depth`` layers."""
-    checks.integer("depth", depth, low=1)
-    if block is not None:
-        checks.choice("block", block, BLOCKS)
-    for kind, layers in (("basic", 6), ("bottleneck", 9)):
-        if block in (None, kind) and depth > 2 and depth % layers == 2:
-            return depth // layers, kind
-    layers, rule = (9, "9n+2") if block == "bottleneck" else (6, "6n+2")
-    below = max(1, (depth - 2) // layers) * layers + 2
-    also = "" if block else ", or 9n+2 with bottlenecks"
-    raise ValueError(
-        f"depth must be {rule}{also}, found {depth}; the nearest are {below} and {below + layers}"
-    )
-
-
-def wide_resnet_blocks(depth: int) -> int:
-    """Return the number of blocks a stage for a WideResNet of ``depth`` layers.
-
-    The paper's WRN-14-2 has two: alone of its kind, it counts 6n+2 layers.
-    """
-    checks.integer("depth", depth, low=1)
-    if depth == 14:
-        return 2
-    if depth < 10 or depth % 6 != 4:
-        raise ValueError(f"depth must be 6n+4, or 14 as in the paper's WRN-14-2; found {depth}")
-    return depth // 6
 
 
 def _conv(in_width: int, out_width: int, kernel: int, stride: int = 1) -> nn.Conv2d:

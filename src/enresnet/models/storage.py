@@ -21,10 +21,11 @@ from torch import Tensor, nn
 
 from enresnet import checks
 from enresnet.files import replacing
+from enresnet.models.architecture import Architecture
 from enresnet.models.ensemble import Ensemble
 from enresnet.models.noise import seed_noise
 from enresnet.models.pretrained import find_pretrained
-from enresnet.models.resnet import STEM_WIDTH, ResNet
+from enresnet.models.resnet import ResNet
 
 FORMAT = "enresnet-model-1"
 
@@ -166,17 +167,13 @@ def _needed(description: dict[str, Any]) -> tuple[int, int]:
         return sum(layers for layers, _ in parts), sum(numbers for _, numbers in parts)
     network = description["resnet"]
     sides = {name: checks.integer(name, network[name], low=1) for name in _SIDES}
-    widths = [checks.integer("widths", width, low=1) for width in network["widths"]]
+    widths = tuple(checks.integer("widths", width, low=1) for width in network["widths"])
     deep = network.get("block") == "bottleneck"
-    # Of a block only the convolutions count, in a first and in the others; BatchNorm is small.
-    layers, numbers, before = 2, 9 * STEM_WIDTH * sides["in_channels"], STEM_WIDTH
-    for width in widths:
-        after, own = (4 * width, 13 * width**2) if deep else (width, 9 * width**2)
-        entry = width if deep else 9 * width
-        numbers += before * entry + (sides["blocks"] - 1) * after * entry + sides["blocks"] * own
-        layers += sides["blocks"] * (18 if deep else 12)  # convolutions, and five a BatchNorm
-        before = after
-    return layers, numbers + before * sides["num_classes"]
+    shape = Architecture(sides["blocks"], widths, "bottleneck" if deep else "basic")
+    # Of a block: its convolutions, and five tensors a BatchNorm.
+    layers = 2 + len(widths) * sides["blocks"] * (18 if deep else 12)
+    numbers = shape.parameters(num_classes=sides["num_classes"], in_channels=sides["in_channels"])
+    return layers, numbers
 
 
 _SIDES = ("blocks", "num_classes", "in_channels")

@@ -1,21 +1,29 @@
 """The theory made runnable: transport, convection-diffusion, Feynman-Kac, multi-level Monte Carlo.
 
-Only what needs no picture is imported here; each study has a module of its own.
+Each study has a module of its own.
 """
 
-from enresnet.pde.grid import Grid
-from enresnet.pde.multilevel import Sampler, multilevel
-from enresnet.pde.particles import feynman_kac
-from enresnet.pde.semi_lagrangian import solve_rough
-from enresnet.pde.spectral import largest_stable_step, solve_backward, solve_forward
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Grid",
-    "Sampler",
-    "feynman_kac",
-    "largest_stable_step",
-    "multilevel",
-    "solve_backward",
-    "solve_forward",
-    "solve_rough",
-]
+from enresnet.lazy import load_on_first_use
+
+if TYPE_CHECKING:
+    from enresnet.pde.grid import Grid as Grid
+    from enresnet.pde.multilevel import Sampler as Sampler
+    from enresnet.pde.multilevel import multilevel as multilevel
+    from enresnet.pde.particles import feynman_kac as feynman_kac
+    from enresnet.pde.semi_lagrangian import solve_rough as solve_rough
+    from enresnet.pde.spectral import largest_stable_step as largest_stable_step
+    from enresnet.pde.spectral import solve_backward as solve_backward
+    from enresnet.pde.spectral import solve_forward as solve_forward
+
+__all__ = load_on_first_use(
+    __name__,
+    {
+        "grid": "Grid",
+        "multilevel": "Sampler multilevel",
+        "particles": "feynman_kac",
+        "semi_lagrangian": "solve_rough",
+        "spectral": "largest_stable_step solve_backward solve_forward",
+    },
+)

@@ -1,6 +1,24 @@
 """From measurements to tables, pictures and pages."""
 
-from enresnet.report.html import quickstart_page
-from enresnet.report.quickstart import Quickstart, run_quickstart
+from typing import TYPE_CHECKING
 
-__all__ = ["Quickstart", "quickstart_page", "run_quickstart"]
+from enresnet.lazy import load_on_first_use
+
+if TYPE_CHECKING:
+    from enresnet.report.figures import accuracy_bars as accuracy_bars
+    from enresnet.report.figures import convergence_figure as convergence_figure
+    from enresnet.report.figures import diagnosis_figure as diagnosis_figure
+    from enresnet.report.figures import transfer_heat_map as transfer_heat_map
+    from enresnet.report.html import quickstart_page as quickstart_page
+    from enresnet.report.quickstart import NETWORKS as NETWORKS
+    from enresnet.report.quickstart import Quickstart as Quickstart
+    from enresnet.report.quickstart import run_quickstart as run_quickstart
+
+__all__ = load_on_first_use(
+    __name__,
+    {
+        "figures": "accuracy_bars convergence_figure diagnosis_figure transfer_heat_map",
+        "html": "quickstart_page",
+        "quickstart": "NETWORKS Quickstart run_quickstart",
+    },
+)

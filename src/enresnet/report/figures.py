@@ -10,11 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from enresnet.attacks.base import brief
 from enresnet.drawing import COLOURS, blank, plain
 from enresnet.evaluation import Evaluation
 from enresnet.evaluation.masking import Diagnosis, Point
-from enresnet.text import for_picture
+from enresnet.text import brief, for_picture
 from enresnet.training import Epoch
 
 RIGHT, WRONG = "#1a7f37", "#b42318"

@@ -2,6 +2,7 @@
 
 ``last/step-00001234.safetensors`` holds the tensors, and in its header plain JSON and a SHA-256
 digest of both. The newest two are kept, so that a damaged one costs no more than one interval.
+Torch is imported only where tensors are read or written: listing runs needs none.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
 
 from enresnet.files import replacing
-from enresnet.models.storage import content_digest
 from enresnet.reading import regular_file
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FORMAT = "enresnet-state-1"
 KEPT = 2
@@ -28,6 +29,10 @@ def write_checkpoint(
     folder: Path, step: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
 ) -> Path:
     """Write the state after ``step`` steps; older ones but the last go."""
+    from safetensors.torch import save
+
+    from enresnet.models.storage import content_digest
+
     folder.mkdir(exist_ok=True)
     # clone: safetensors refuses tensors that share memory, as those of a repeated member do.
     whole = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
@@ -61,7 +66,7 @@ def newest_checkpoint(
 
 def facts_of(path: Path) -> dict[str, Any]:
     """Return the plain part of a checkpoint, without reading the tensors."""
-    with safe_open(regular_file(path), framework="pt") as file:
+    with safe_open(regular_file(path), framework="np") as file:  # "pt" would import torch
         facts: dict[str, Any] = json.loads((file.metadata() or {})["facts"])
     return facts
 
@@ -76,6 +81,8 @@ def _path(folder: Path, step: int) -> Path:
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    from enresnet.models.storage import content_digest
+
     with safe_open(regular_file(path), framework="pt") as file:
         header = file.metadata() or {}
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

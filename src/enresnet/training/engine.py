@@ -22,13 +22,12 @@ from torch import Tensor, nn
 
 from enresnet import checks
 from enresnet.attacks.precision import fast_bfloat16
+from enresnet.training.run import PRECISIONS
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 ACCELERATORS = ("auto", "cpu", "cuda", "gpu", "mps")
-PRECISIONS = ("auto", "32", "bf16-mixed", "16-mixed")
-
 
 FIRST = "ENRESNET_FIRST_PROCESS"  # tells those it starts its number
 
@@ -130,6 +129,11 @@ class Engine:
         total = self._fabric.all_reduce(values, reduce_op="sum")
         assert isinstance(total, Tensor)
         return total
+
+    def counted(self, answers: list[bool]) -> list[int]:
+        """Return in how many processes each of several answers is yes."""
+        total = self.sum_over_processes(torch.tensor(answers, dtype=torch.float32))
+        return [int(number) for number in total.tolist()]
 
     def wait(self) -> None:
         """Wait until every process is here."""

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from enresnet import checks
-from enresnet.models.noise import STD_OVER
+from enresnet.models.architecture import STD_OVER
 from enresnet.reading import parse_yaml, read_yaml
 from enresnet.training.schedule import SCHEDULES, one_cycle_rate, step_rate
 
+# The objectives by name; their classes need torch, which whoever lists runs does not wait for.
+TAUGHT = ("rslad", "rslad_one_step")  # learn a teacher's answers
+OBJECTIVE_NAMES = ("natural", "pgd", "trades", "mart", "n_fgsm", "fgsm_rs", *TAUGHT)
 MEMORIES = ("auto", "lean", "plain")
 
 
@@ -86,13 +89,11 @@ class Recipe:
     validate_from: float = _field(0.0, "Fraction of the epochs before the first validation.")
 
     def __post_init__(self) -> None:
-        from enresnet.training.objectives import OBJECTIVES
-
-        checks.choice("objective", self.objective, OBJECTIVES)
+        checks.choice("objective", self.objective, OBJECTIVE_NAMES)
         checks.choice("schedule", self.schedule, SCHEDULES)
         checks.choice("attack_mode", self.attack_mode, ("eval", "train"))
         checks.choice("memory", self.memory, MEMORIES)
-        if OBJECTIVES[self.objective].needs_teacher and not self.teacher:
+        if self.objective in TAUGHT and not self.teacher:
             raise ValueError(
                 f"teacher must be given with objective={self.objective}: a run's folder or a "
                 "safetensors file"
@@ -185,7 +186,7 @@ def _check_used(recipe: Recipe, changes: dict[str, Any]) -> None:
         if name in changes and changes[name] is not None and found not in words:
             wanted = " or ".join(str(word).lower() for word in words)
             raise ValueError(f"{name} is for {field_name}={wanted}; found {field_name}={found}")
-    if changes.get("label_smoothing") and recipe.objective.startswith("rslad"):
+    if changes.get("label_smoothing") and recipe.objective in TAUGHT:
         raise ValueError(
             f"label_smoothing is for labels; {recipe.objective} learns a teacher's answers"
         )
@@ -196,7 +197,7 @@ def _check_used(recipe: Recipe, changes: dict[str, Any]) -> None:
 # A field that has a say only where another has one of these values.
 _USED_WITH: dict[str, tuple[str, tuple[Any, ...]]] = {
     "beta": ("objective", ("trades", "mart")),
-    "teacher": ("objective", ("rslad", "rslad_one_step")),
+    "teacher": ("objective", TAUGHT),
     "awp_gamma": ("awp", (True,)),
     "milestones": ("schedule", ("step",)),
     "warm_up": ("schedule", ("one_cycle",)),

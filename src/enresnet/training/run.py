@@ -4,6 +4,8 @@
 ``last/`` holds the network after the last epoch and, until the run is finished, all that resuming
 needs. A training stores a checkpoint before its first network, and removes the checkpoints when it
 ends: a network without one is finished, and is never written over unless the user says so.
+
+What a folder says of itself is read without torch, so that runs are listed at once.
 """
 
 from __future__ import annotations
@@ -14,34 +16,28 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
-from torch import nn
 
-from enresnet import checks
-from enresnet.data import DataSet, load_data
-from enresnet.evaluation.environment import hardware, versions
+import enresnet.data
+from enresnet import checks, models
 from enresnet.evaluation.record import Record
 from enresnet.files import is_temporary, locked, remove, remove_leftovers, replacing, take
-from enresnet.models import (
-    Ensemble,
-    ResNet,
-    canonical_name,
-    create_model,
-    load_model,
-    same_architecture,
-    save_model,
-    set_lean,
-)
 from enresnet.randomness import named_generator
 from enresnet.reading import read_yaml
 from enresnet.training.checkpoint import checkpoints
-from enresnet.training.engine import PRECISIONS
 from enresnet.training.recipe import Recipe, recipe_from
 from enresnet.training.standing import Epoch
 
+if TYPE_CHECKING:
+    from torch import nn
+
+    from enresnet.data import DataSet
+    from enresnet.models import Ensemble, ResNet
+
 CHECKPOINTS = ("best", "last")
+PRECISIONS = ("auto", "32", "bf16-mixed", "16-mixed")
 LOCK = ".lock"
 _VALIDATED = ("natural", "robust")
 
@@ -63,19 +59,19 @@ class RunConfig:
     weights: tuple[float, ...] = ()  # and how they weigh
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "model", canonical_name(self.model))
+        object.__setattr__(self, "model", models.canonical_name(self.model))
         checks.choice("precision", self.precision, PRECISIONS)
         if Path(self.data).is_dir():  # found again from wherever the run is evaluated
             object.__setattr__(self, "data", str(Path(self.data).resolve()))
 
     def load_data(self) -> DataSet:
         """Return the images."""
-        return load_data(self.data, size=self.size, gray=self.gray, limit=self.limit)
+        return enresnet.data.load_data(self.data, size=self.size, gray=self.gray, limit=self.limit)
 
     def create_model(self, data: DataSet) -> ResNet | Ensemble:
         """Return the network with fresh weights, fitting the data."""
         noisy = any(part.startswith("en") for part in self.model.split("+"))
-        return create_model(
+        return models.create_model(
             self.model,
             num_classes=len(data.classes),
             in_channels=data.train.channels,
@@ -236,6 +232,8 @@ class Run:
 
     def record_environment(self, step: int, **facts: Any) -> None:
         """Add to environment.json what trains this run from ``step`` on."""
+        from enresnet.evaluation.environment import hardware, versions
+
         path = self.folder / "environment.json"
         now = {"from_step": step, **versions(), **hardware(), **facts}
         try:
@@ -307,7 +305,7 @@ class Run:
         """Store the weights as best or last."""
         path = self.weights(checkpoint)
         path.parent.mkdir(exist_ok=True)
-        save_model(model, path)
+        models.save_model(model, path)
 
     def load(self, checkpoint: str) -> ResNet | Ensemble:
         """Return the stored network; an integrated one keeps one part in memory at a time."""
@@ -321,13 +319,13 @@ class Run:
             raise FileNotFoundError(
                 f"{self.folder} holds no network yet: its training did not finish an epoch"
             )
-        model = load_model(path)
-        if not self.config.parts and not same_architecture(model, self.config.model):
+        model = models.load_model(path)
+        if not self.config.parts and not models.same_architecture(model, self.config.model):
             raise ValueError(
                 f"{path} holds another network than its config.yaml says, {self.config.model}: "
                 "was it copied from another run?"
             )
-        set_lean(model, bool(self.config.parts))
+        models.set_lean(model, bool(self.config.parts))
         return model
 
     def weights(self, checkpoint: str) -> Path:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from enresnet.drawing import as_png
 from enresnet.files import replacing
 from enresnet.training.curves import draw_curves
 from enresnet.training.run import Run
 from enresnet.training.standing import Epoch, Step
-from enresnet.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from enresnet.training.trainer import Trainer
 
 
 class Watcher:

@@ -1,0 +1,142 @@
+"""The grammar of model names: ``[enK_]BASE[+...]``.
+
+BASE is ``resnetD`` (D = 6n+2; 9n+2 for ``resnetD_bottleneck``) or ``wrnD_K`` (D = 6n+4, and the
+paper's ``wrn14_2``). ``enK_`` means K noise-injected networks and their average; without it the
+network is alone and has no noise. The paper's own spelling, such as En5ResNet20 or
+En2ResNet110&En1WideResNet34-10, is understood.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from enresnet import checks
+from enresnet.models.architecture import (
+    WIDTHS,
+    Architecture,
+    resnet_blocks,
+    wide_resnet_blocks,
+)
+
+# The networks of the paper's tables, in their order.
+PAPER_MODELS = (
+    "resnet20",
+    "en1_resnet20",
+    "en2_resnet20",
+    "en5_resnet20",
+    "en1_resnet20+en1_resnet32",
+    "en2_resnet32",
+    "resnet44",
+    "en1_resnet44",
+    "en2_resnet44",
+    "resnet110",
+    "en2_resnet110",
+    "wrn14_2",
+    "en1_wrn34_10",
+    "en2_resnet20+en5_resnet20",
+    "en2_resnet44+en5_resnet20",
+    "en2_resnet110+en5_resnet20",
+    "en2_resnet110+en1_wrn34_10",
+)
+
+_PART = re.compile(
+    r"(?:en_?(?P<members>[0-9]+)_?)?"
+    r"(?:(?P<resnet>resnet)[_-]?(?P<depth>[0-9]+)(?P<bottleneck>_bottleneck)?"
+    r"|(?P<wide>wrn|wide_?resnet)[_-]?(?P<wide_depth>[0-9]+)[_-](?P<widen>[0-9]+))"
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One term of a model's name."""
+
+    members: int | None  # None: a single network without noise
+    depth: int
+    widen: int | None  # None: a ResNet
+    bottleneck: bool
+
+    def __str__(self) -> str:
+        prefix = "" if self.members is None else f"en{self.members}_"
+        if self.widen is not None:
+            return f"{prefix}wrn{self.depth}_{self.widen}"
+        return f"{prefix}resnet{self.depth}{'_bottleneck' * self.bottleneck}"
+
+    @property
+    def architecture(self) -> Architecture:
+        """The shape of each of its networks."""
+        if self.widen is not None:
+            widths = tuple(width * self.widen for width in WIDTHS)
+            return Architecture(wide_resnet_blocks(self.depth), widths)
+        blocks, block = resnet_blocks(self.depth, "bottleneck" if self.bottleneck else None)
+        return Architecture(blocks, WIDTHS, block)
+
+
+def list_models() -> list[str]:
+    """Return the names of the paper's networks; the grammar of this module allows many more."""
+    return list(PAPER_MODELS)
+
+
+def canonical_name(name: str) -> str:
+    """Return the one spelling of ``name`` that we print, such as en5_resnet20 for En5ResNet20."""
+    return "+".join(map(str, parse_name(name)))
+
+
+def paper_name(name: str) -> str:
+    """Return the paper's spelling of ``name``, such as En5ResNet20 for en5_resnet20."""
+    return "&".join(map(_paper_spelling, parse_name(name)))
+
+
+def count_parameters(name: str, *, num_classes: int = 10, in_channels: int = 3) -> int:
+    """Return how many parameters the model called ``name`` has, without building it."""
+    return sum(
+        (part.members or 1)
+        * part.architecture.parameters(num_classes=num_classes, in_channels=in_channels)
+        for part in parse_name(name)
+    )
+
+
+def parse_name(name: str) -> list[Part]:
+    """Return the parts of a model's name; a name we cannot build gets near matches."""
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a string such as 'en5_resnet20', found {name!r}")
+    return [_parse_part(term, name) for term in re.split(r"[+&]", name)]
+
+
+def _parse_part(term: str, name: str) -> Part:
+    term = re.sub(r"\$_\{?([0-9]+)\}?\$", r"\1", term.strip()).lower()  # En$_5$ResNet20
+    where = f"unknown model {term!r}" + (f" in {name!r}" if term != name else "")
+    match = _PART.fullmatch(term)
+    if match is None:
+        raise ValueError(
+            f"{where}: a name is [enK_]BASE[+...] with BASE resnetD or wrnD_K"
+            + checks.did_you_mean(term, _NEAR_NAMES)
+        )
+    try:
+        members = None
+        if match["members"] is not None:
+            members = checks.integer("the number of members", int(match["members"]), low=1)
+        if match["wide"]:
+            depth, widen = int(match["wide_depth"]), int(match["widen"])
+            checks.integer("the width", widen, low=1)
+            wide_resnet_blocks(depth)
+            return Part(members, depth, widen, bottleneck=False)
+        depth = int(match["depth"])
+        _, block = resnet_blocks(depth, "bottleneck" if match["bottleneck"] else None)
+        return Part(members, depth, None, bottleneck=block == "bottleneck")
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None  # it names the nearest that there are
+
+
+def _paper_spelling(part: Part) -> str:
+    prefix = "" if part.members is None else f"En{part.members}"
+    if part.widen is None:
+        return f"{prefix}ResNet{part.depth}"
+    wide = "WRN-" if part.members is None else "WideResNet"
+    return f"{prefix}{wide}{part.depth}-{part.widen}"
+
+
+_BASES = ("resnet20", "resnet32", "resnet44", "resnet56", "resnet110", "wrn14_2", "wrn34_10")
+_NEAR_NAMES = tuple(
+    prefix + base for base in _BASES for prefix in ("", *(f"en{k}_" for k in range(1, 11)))
+)
