@@ -13,7 +13,6 @@ from enresnet.models import (
     paper_name,
 )
 from enresnet.models.pretrained import FOLDER
-from enresnet.report.tables import with_interval
 from enresnet.text import brief
 
 
@@ -37,9 +36,9 @@ def command(*, json: Path | None = None) -> None:
         print_table(
             [_card_row(card) for card in cards],
             title="trained, in the package",
-            caption="Test accuracy in %, with 95 % intervals, of a single prediction. The card "
-            f"beside each file in {FOLDER} tells how it was trained, how it was measured and what "
-            "it is not for.",
+            caption="Test accuracy of a single prediction, in %; size in parameters. The card "
+            f"beside each file in {FOLDER} has the intervals, and tells how it was trained, how it "
+            "was measured and what it is not for.",
         )
     print_table(
         [{**row, "parameters": f"{row['parameters'] / 1e6:.2f} M"} for row in rows],
@@ -52,11 +51,11 @@ def command(*, json: Path | None = None) -> None:
 def _card_row(card: ModelCard) -> Row:
     def shown(images: str) -> str:
         found = card.accuracy(images)
-        return "" if found is None else with_interval(found.accuracy, found.interval)
+        return "" if found is None else f"{100 * found.accuracy:.1f}"
 
     return {
         "name": card.name,
-        "parameters": f"{card.parameters / 1e6:.2f} M",
+        "size": f"{card.parameters / 1e6:.2f} M",
         "epsilon": brief(card.recipe["epsilon"]),
         **{images: shown(images) for images in ("clean", "fgsm", "ifgsm20", "strongest")},
     }

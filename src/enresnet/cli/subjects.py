@@ -36,6 +36,7 @@ class Subject:
     epsilon: float  # the radius it was trained against, if known
     folder: Path
     run: Run | None = None
+    classes: tuple[str, ...] = ()  # that it was trained to tell apart, if known
     checkpoint: str = "best"
 
     @property
@@ -52,6 +53,7 @@ class Subject:
         by default as the run was.
         """
         name, images = self._find_images(data, size, gray)
+        images = images.in_terms_of(self.classes or images.classes)
         if images.origin and first_process():
             print(f"test images: {len(images)}, {images.origin}", file=sys.stderr)
         return name, images
@@ -131,6 +133,7 @@ def open_subject(
             epsilon=run.config.recipe.epsilon,
             folder=out or path,
             run=run,
+            classes=run.config.classes,
             checkpoint=checkpoint,
         )
     if "@" in source and not path.exists():
@@ -141,6 +144,7 @@ def open_subject(
             source=source,
             data=card.data,
             epsilon=float(card.recipe["epsilon"]),
+            classes=card.classes,
             folder=out or Path("evaluations") / card.name,
         )
     if checkpoint != "best":

@@ -134,6 +134,22 @@ class Images:
         for start in range(0, len(self), size):
             yield self.batch(slice(start, start + size))
 
+    def in_terms_of(self, classes: Sequence[str]) -> Images:
+        """Return the images with the class numbers of a model that knows ``classes``, by name.
+
+        Names that are numbers say nothing: there the numbers are taken as they are.
+        """
+        if self.classes == tuple(classes) or _are_numbers(self.classes) or _are_numbers(classes):
+            return self
+        number = {name: place for place, name in enumerate(classes)}
+        if unknown := [name for name in self.classes if name not in number]:
+            raise ValueError(
+                f"the images have classes that the model does not know: {_some(unknown)}; it was "
+                f"trained on {_some(classes)}"
+            )
+        places = torch.tensor([number[name] for name in self.classes])
+        return replace(self, labels=places[self.labels], classes=tuple(classes))
+
     def subset(self, rows: Tensor | slice) -> Images:
         """Return some of the images."""
         if isinstance(self.pixels, LazyPixels):
@@ -201,6 +217,14 @@ def from_dataset(
             str(label) for label in range(int(numbers.max()) + 1)
         ]
     return Images(pixels, numbers, tuple(classes))
+
+
+def _are_numbers(classes: Sequence[str]) -> bool:
+    return all(name.isdecimal() for name in classes)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
 def _label(item: Any, index: int) -> int:

@@ -55,6 +55,7 @@ class RunConfig:
     gray: bool = False
     precision: str = "auto"  # 32 or bf16-mixed once the hardware is known
     fingerprint: str = ""  # of the images, once they are loaded
+    classes: tuple[str, ...] = ()  # their names, alike; earlier versions did not keep them
     parts: tuple[str, ...] = ()  # the runs it was integrated from, if it was not trained
     weights: tuple[float, ...] = ()  # and how they weigh
 
@@ -100,6 +101,7 @@ class Run:
         values = {
             **asdict(config),
             "recipe": config.recipe.to_dict(),
+            "classes": list(config.classes),
             "parts": list(config.parts),
             "weights": list(config.weights),
         }
@@ -117,7 +119,7 @@ class Run:
         differing = [
             f"{name} {there[name]!r} there, {here[name]!r} here"
             for name in here
-            if there[name] != here[name] and name != "fingerprint"
+            if there[name] != here[name] and name not in ("fingerprint", "classes")
         ]
         if differing:
             raise FileExistsError(
@@ -226,7 +228,7 @@ class Run:
         missing = [name for name in ("model", "data") if name not in values]
         if missing:
             raise ValueError(f"{path} lacks {' and '.join(missing)}")
-        for name in ("parts", "weights"):
+        for name in ("classes", "parts", "weights"):
             values[name] = tuple(values.get(name, ()))
         return cls(folder, RunConfig(**values, recipe=recipe))
 

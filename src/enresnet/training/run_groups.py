@@ -94,7 +94,7 @@ def _named(models: set[str], count: int) -> str:
 
 def _check_alike(runs: Sequence[Run]) -> None:
     """Raise if runs of a side differ in more than their seed, or share a network."""
-    free = {"seed", "parts", "fingerprint"}
+    free = {"seed", "parts", "fingerprint", "classes"}
     reference = plain_config(runs[0].config)
     for run in runs[1:]:
         found = plain_config(run.config)

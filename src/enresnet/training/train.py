@@ -70,7 +70,12 @@ def train(
         Run.open(out).check_resumable()  # before the data is read, or even fetched
     data = config.load_data()
     data.check_classes()
-    config = replace(config, fingerprint=data.fingerprint, precision=engine.precision)
+    config = replace(
+        config,
+        fingerprint=data.fingerprint,
+        classes=data.classes,
+        precision=engine.precision,
+    )
     with ExitStack() as stack:
         first = first_process()
         if (out / "config.yaml").is_file():  # in every process: none is to wait for the others
