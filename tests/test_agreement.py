@@ -162,7 +162,7 @@ class TestAutoAttack:
         images, labels = torch.rand(40, 1, 4, 4), torch.zeros(40, dtype=torch.int64)
         attack = _quick(AutoAttack(epsilon=0.1, version="rand", generator=seeded()))
         value = evaluate(coin, (images, labels), [attack], draws=40).robust["autoattack_rand"]
-        assert value.claimed < 0.7
+        assert value.claimed < 0.7  # about a half, give or take eight points
         assert value.accuracy == pytest.approx(0.8, abs=0.03)
 
     @pytest.mark.parametrize(("version", "classes"), [("standard", 3), ("rand", 2)])

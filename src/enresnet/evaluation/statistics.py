@@ -27,8 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import stdtr, stdtrit
-from scipy.stats import binom
+from scipy.special import bdtr, stdtr, stdtrit
 from torch import Tensor
 
 CONFIDENCE = 0.95
@@ -185,7 +184,7 @@ def _sign_flips(differences: Tensor) -> float:
         return 1.0
     if len(sizes) == 1:
         fewer = min(int((differences > 0).sum()), int((differences < 0).sum()))
-        return min(1.0, 2 * float(binom.cdf(fewer, int(numbers), 0.5)))
+        return min(1.0, 2 * float(bdtr(fewer, int(numbers), 0.5)))
     generator, total = np.random.default_rng(0), np.zeros(FLIPS)
     for size, number in zip(sizes.tolist(), numbers.tolist(), strict=True):
         total += size * (2.0 * generator.binomial(number, 0.5, FLIPS) - number)
