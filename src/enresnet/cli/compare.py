@@ -20,6 +20,7 @@ def command(
     *,
     against: tuple[Path, ...] = (),
     section: str = "best",
+    against_section: str | None = None,
     tries: int = 1,
     json: Path | None = None,
     markdown: Path | None = None,
@@ -35,31 +36,46 @@ def command(
         runs: Two folders of runs, or of other evaluations; with --against, those of the first side.
         against: Those of the second side. Runs with the same seed make a pair.
         section: Of their evaluation.json: best, last, or another that is there.
+        against_section: That of the second side, where it is another one; without --against, of the
+            same runs.
         tries: How often an attacker may submit the same image, who needs to be lucky once.
         json: Also write the result to this file.
         markdown: Also write the table to this file.
     """
     check_outputs(json, markdown)
     checks.integer("tries", tries, low=1)
-    first, second = _sides(runs, against)
-    for folder in (*first, *second):
-        Record(folder).section(section)
+    other_section = against_section or section
+    first, second = _sides(runs, against, same=other_section != section)
+    for folders, name in ((first, section), (second, other_section)):
+        for folder in folders:
+            Record(folder).section(name)
+    apart = other_section != section
+    words = [f" ({name})" if apart else "" for name in (section, other_section)]
     told: list[str] = []
     if len(first) == len(second) == 1:
-        title = f"{first[0]} less {second[0]}"
+        title = f"{first[0]}{words[0]} less {second[0]}{words[1]}"
         found, skipped = evaluation.compare_records(
-            Record(first[0]), Record(second[0]), section=section, tries=tries
+            Record(first[0]),
+            Record(second[0]),
+            section=section,
+            other_section=other_section,
+            tries=tries,
         )
         how = "paired by image"
         told.append(
             "One run a side: the verdict is on these weights, not on the way they were trained."
         )
     else:
-        sides = RunGroup.of(first, section=section), RunGroup.of(second, section=section)
+        sides = RunGroup.of(first, section=section), RunGroup.of(second, section=other_section)
         mine, other, paired, told = pair_by_seed(*sides)
-        title = f"{mine.name} less {other.name}"
+        title = f"{mine.name}{words[0]} less {other.name}{words[1]}"
         found, skipped = evaluation.compare_record_groups(
-            mine.records, other.records, paired=paired, section=section, tries=tries
+            mine.records,
+            other.records,
+            paired=paired,
+            section=section,
+            other_section=other_section,
+            tries=tries,
         )
         how = f"over {'pairs of seeds' if paired else 'seeds'} and images"
     reasons = [f"{_shown(name)} is not compared: {reason}" for name, reason in skipped.items()]
@@ -82,6 +98,7 @@ def command(
             "second": [str(folder) for folder in second],
             "tries": tries,
             "section": section,
+            "against_section": other_section,
             "notes": told,
             "compared": {name: value.to_json() for name, value in found.items()},
         },
@@ -92,7 +109,11 @@ def command(
         say(line)
 
 
-def _sides(runs: Sequence[Path], against: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+def _sides(
+    runs: Sequence[Path], against: Sequence[Path], *, same: bool
+) -> tuple[list[Path], list[Path]]:
+    if same and runs and not against:  # two sections of the same runs
+        return list(runs), list(runs)
     if against:
         if not runs:
             raise ValueError("name the runs of the first side before --against")

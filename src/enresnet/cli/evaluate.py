@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
@@ -56,6 +56,9 @@ def command(
     budget: int = 1000,
     mean: tuple[float, ...] = (),
     std: tuple[float, ...] = (),
+    noise: float | None = None,
+    average: Literal["logits", "probabilities"] | None = None,
+    paths: int | None = None,
     draws: int = 10,
     checkpoint: str = "best",
     limit: int | None = None,
@@ -98,6 +101,9 @@ def command(
         mean: What a model of your own, module.path:name, wants subtracted from images in [0, 1]:
             a number a channel, or one for all.
         std: What it wants the rest divided by, alike.
+        noise: Evaluate our network with another noise than it was trained with; 0 switches it off.
+        average: Average an ensemble's logits, or its probabilities; by default as it was trained.
+        paths: Noisy runs of every member that are averaged inside one prediction; 1 by default.
         draws: Predictions of a noisy model that every image is scored over.
         checkpoint: Of a run: best or last.
         limit: Use only the first so many test images.
@@ -120,6 +126,7 @@ def command(
     if png and save is None:
         raise ValueError("--png is for --save: it says how the attacked images are kept")
     subject = open_subject(model, checkpoint=checkpoint, out=out, mean=mean, std=std)
+    subject = subject.varied(noise=noise, average=average, paths=paths)
     subject.record.check()
     name, images = subject.images(data, size=size, gray=gray)
     made = None
@@ -370,7 +377,7 @@ def _tell(
 ) -> None:
     clean = "clean" if made is None else "as they are"
     rows, details = evaluation_rows(result, clean=clean), detail_rows(result, clean=clean)
-    title = f"{subject.name} on {data}, {result.natural.images} test images"
+    title = f"{subject.name}{subject.variant} on {data}, {result.natural.images} test images"
     caption = "In %, with 95 % intervals."
     if result.robust:
         caption = f"{caption[:-1]}; {_radius(result, radii)}{_eot(result, facts['eot'])}."

@@ -9,12 +9,12 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import enresnet.data
-from enresnet import evaluation, models
+from enresnet import checks, evaluation, models
 from enresnet.evaluation.record import Record
 from enresnet.processes import first_process
 from enresnet.training import Run
@@ -37,6 +37,7 @@ class Subject:
     folder: Path
     run: Run | None = None
     classes: tuple[str, ...] = ()  # that it was trained to tell apart, if known
+    variant: str = ""  # how it differs from what was stored
     checkpoint: str = "best"
 
     @property
@@ -93,8 +94,33 @@ class Subject:
 
     def section(self, epsilon: float, data: str) -> str:
         """Return the part of evaluation.json for results at this radius on these images."""
-        own = self.checkpoint if data == (self.data or data) else f"{self.checkpoint} on {data}"
+        own = self.checkpoint + self.variant
+        own = own if data == (self.data or data) else f"{own} on {data}"
         return own if epsilon == self.epsilon else f"{own} at epsilon {epsilon:.6g}"
+
+    def varied(
+        self, *, noise: float | None = None, average: str | None = None, paths: int | None = None
+    ) -> Subject:
+        """Return the same network with another noise, another average, or more draws inside."""
+        if noise is None and average is None and paths is None:
+            return self
+        if not isinstance(self.model, models.ResNet | models.Ensemble):
+            raise ValueError(
+                f"--noise, --average and --paths are for our networks; {self.source} is a "
+                f"{type(self.model).__name__}"
+            )
+        model, words = self.model, []
+        if noise is not None:
+            models.set_noise(model, noise)
+            words.append(f"noise {noise:g}")
+        if average is not None or paths is not None:
+            if not isinstance(model, models.Ensemble):
+                model = models.Ensemble([model])
+            model.average = average or model.average
+            model.draws = model.draws if paths is None else checks.integer("paths", paths, low=1)
+            words += [f"average of {average}"] * (average is not None)
+            words += [f"{paths} paths"] * (paths is not None)
+        return replace(self, model=model, variant=", with " + ", ".join(words))
 
 
 def is_own(source: str) -> bool:

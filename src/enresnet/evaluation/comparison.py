@@ -53,16 +53,22 @@ class _Kept:
 
 
 def compare_records(
-    first: Record, second: Record, *, section: str = "best", tries: int = 1
+    first: Record,
+    second: Record,
+    *,
+    section: str = "best",
+    other_section: str | None = None,
+    tries: int = 1,
 ) -> tuple[dict[str, Comparison], dict[str, str]]:
     """Compare two models under every attack that both were evaluated under.
 
     Where one was measured on more images, the first ones that both have are compared. Also return
     why attacks that both have are not compared. With more ``tries`` than one, an image stands only
-    if so many draws all get it right. The verdict is on these two models.
+    if so many draws all get it right. The verdict is on these two models. ``other_section`` is
+    that of the second, where it is another one.
     """
     found: dict[str, Comparison] = {}
-    rows, skipped = _rows([first, second], section, tries)
+    rows, skipped = _rows([(first, section), (second, other_section or section)], tries)
     for name, (mine, other) in rows.items():
         images = min(len(mine.counts), len(other.counts))
         found[name] = compare(
@@ -79,6 +85,7 @@ def compare_record_groups(
     *,
     paired: bool,
     section: str = "best",
+    other_section: str | None = None,
     tries: int = 1,
 ) -> tuple[dict[str, Comparison], dict[str, str]]:
     """Compare several runs, by their seed, of each of two methods: the verdict is on the methods.
@@ -87,7 +94,9 @@ def compare_record_groups(
     the first images that all have.
     """
     found: dict[str, Comparison] = {}
-    rows, skipped = _rows([*first.values(), *second.values()], section, tries)
+    places = [(record, section) for record in first.values()]
+    places += [(record, other_section or section) for record in second.values()]
+    rows, skipped = _rows(places, tries)
     for name, kept in rows.items():
         images = min(len(value.counts) for value in kept)
         scores = [value.standing(tries, images) for value in kept]
@@ -100,10 +109,10 @@ def compare_record_groups(
 
 
 def _rows(
-    records: Sequence[Record], section: str, tries: int
+    places: Sequence[tuple[Record, str]], tries: int
 ) -> tuple[dict[str, list[_Kept]], dict[str, str]]:
     """Return what all records have, natural first, and why some of it cannot be compared."""
-    entries = [_entries(record, section) for record in records]
+    entries = [_entries(record, section) for record, section in places]
     common = set.intersection(*(set(entry) for entry in entries))
     rows: dict[str, list[_Kept]] = {}
     skipped: dict[str, str] = {}
