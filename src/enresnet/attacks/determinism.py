@@ -12,7 +12,7 @@ from torch import Tensor
 
 from enresnet.attacks.batch import ASKED
 from enresnet.attacks.gate import device_of, explained
-from enresnet.attacks.gradient import Model, frozen
+from enresnet.attacks.gradient import Model, frozen, logits_of
 from enresnet.attacks.precision import is_deterministic, our_network
 
 EOT = 5  # the paper's, for models with noise
@@ -48,7 +48,7 @@ def _answers_alike(model: Model, images: Tensor, times: int) -> bool:
     first: object = None
     for number in range(times):
         try:
-            answer: object = model(images.clone())
+            answer: object = logits_of(model(images.clone()))
         except RuntimeError as error:
             raise explained(error, model, images) from error
         if not isinstance(answer, Tensor):

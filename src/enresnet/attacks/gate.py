@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from enresnet.attacks.gradient import Model, module_of
+from enresnet.attacks.gradient import Model, logits_of, module_of
 
 _IMAGE_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _LABEL_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -37,7 +37,7 @@ class Classifier:
         """Return the model's logits."""
         try:
             # clone: a model that works in place must not reach our images
-            logits = self.model(images.clone())
+            logits = logits_of(self.model(images.clone()))
         except RuntimeError as error:
             raise explained(error, self.model, images) from error
         return self.checked(logits, len(images))

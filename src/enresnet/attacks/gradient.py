@@ -12,8 +12,9 @@ from __future__ import annotations
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,27 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from enresnet.models import Normalized
 
 Model = Callable[[Tensor], Tensor]
-"""An ``nn.Module`` or any callable from images in [0, 1] to logits N x classes."""
+"""An ``nn.Module`` or any callable from images in [0, 1] to logits N x classes.
+
+What holds the logits will do, as :func:`logits_of` tells.
+"""
+
+
+def logits_of(output: object) -> Any:
+    """Return the logits in what a model returns.
+
+    They are the output itself, its attribute ``logits``, its entry ``"logits"``, or the first of a
+    tuple. What holds none is returned as it is, for the caller to refuse.
+    """
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(found := getattr(output, "logits", None), Tensor):
+        return found
+    if isinstance(output, Mapping) and isinstance(found := output.get("logits"), Tensor):
+        return found
+    if isinstance(output, tuple) and output and isinstance(output[0], Tensor):
+        return output[0]
+    return output
 
 
 class NoGradientError(ValueError):

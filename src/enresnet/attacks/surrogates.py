@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from enresnet.attacks.gradient import Model, module_of
+from enresnet.attacks.gradient import Model, logits_of, module_of
 from enresnet.models import Ensemble
 from enresnet.models.noise import noise_modules, without_noise
 
@@ -53,7 +53,7 @@ def averaged_output(model: Model, draws: int) -> Model:
     """Return the model whose prediction is the mean of ``draws`` predictions."""
 
     def averaged(images: Tensor) -> Tensor:
-        runs = torch.stack([model(images).log_softmax(dim=1) for _ in range(draws)])
+        runs = torch.stack([logits_of(model(images)).log_softmax(dim=1) for _ in range(draws)])
         return runs.logsumexp(dim=0)
 
     return averaged

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from enresnet.attacks.gate import device_of
-from enresnet.attacks.gradient import Model, frozen
+from enresnet.attacks.gradient import Model, frozen, logits_of
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def drawn_logits(model: Model, images: Tensor, draws: int) -> Iterator[Tensor]:
     images = images.to(device_of(model, default=images.device))
     for _ in range(draws):
         with frozen(model), torch.no_grad():
-            logits = model(images.clone())
+            logits = logits_of(model(images.clone()))
         if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(images):
             found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise ValueError(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from enresnet.attacks import IFGSM, RandomNoise, Square
-from enresnet.attacks.gradient import Model, expected_gradient, frozen
+from enresnet.attacks.gradient import Model, expected_gradient, frozen, logits_of
 from enresnet.attacks.losses import cross_entropy
 from enresnet.evaluation.patient import Patient
 from enresnet.evaluation.result import Accuracy
@@ -187,7 +187,7 @@ def slope(patient: Patient) -> list[Check]:
         with frozen(patient.model):
 
             def loss(x: Tensor, labels: Tensor = labels) -> Tensor:
-                return cross_entropy(patient.model(x.clone()), labels.to(x.device))
+                return cross_entropy(logits_of(patient.model(x.clone())), labels.to(x.device))
 
             gradient = expected_gradient(loss, images, draws).nan_to_num()
             moved = (images + patient.epsilon / 2 * gradient.sign()).clamp(0, 1)
