@@ -22,7 +22,7 @@ from typing import Any
 import tyro
 
 from enresnet.files import replacing
-from enresnet.report.tables import as_markdown
+from enresnet.tables import as_markdown
 from enresnet.training import Recipe, Run
 from enresnet.training.objectives import OBJECTIVES
 

@@ -14,10 +14,10 @@ from PIL import Image
 from enresnet import progress
 from enresnet.attacks import PGD
 from enresnet.cli import main
-from enresnet.cli.output import print_table
 from enresnet.data.adversarial import AdversarialSet, eight_bit, load_adversarial_set
 from enresnet.evaluation import evaluate
 from enresnet.evaluation.journal import Journal, remove_journal
+from enresnet.tables import print_table
 from problems import SmallNet, random_problem, seeded
 
 IMAGES, LABELS = random_problem((40, 3, 8, 8))

@@ -8,10 +8,9 @@ import pytest
 from rich.cells import cell_len
 
 from enresnet.cli import COMMANDS, main
-from enresnet.cli.output import print_table
 from enresnet.drawing import as_png, blank
 from enresnet.report.figures import transfer_heat_map
-from enresnet.report.tables import as_latex, as_markdown
+from enresnet.tables import as_latex, as_markdown, print_table
 from enresnet.text import for_latex, for_markdown, for_picture, for_terminal
 
 HOSTILE = "[/b]\x1b[31mred\x07 <script>alert(1)</script> | $x$ \u202e& \\ %"

@@ -10,8 +10,11 @@ from enresnet.lazy import load_on_first_use
 
 if TYPE_CHECKING:
     from enresnet.data import load_data as load_data
+    from enresnet.evaluation import Evaluation as Evaluation
+    from enresnet.evaluation import diagnose as diagnose
     from enresnet.evaluation import evaluate as evaluate
     from enresnet.evaluation import transfer as transfer
+    from enresnet.evaluation import transfer_matrix as transfer_matrix
     from enresnet.models import Ensemble as Ensemble
     from enresnet.models import NoiseInjection as NoiseInjection
     from enresnet.models import create_model as create_model
@@ -29,7 +32,7 @@ __all__ = load_on_first_use(
     __name__,
     {
         "data": "load_data",
-        "evaluation": "evaluate transfer",
+        "evaluation": "Evaluation diagnose evaluate transfer transfer_matrix",
         "models": "Ensemble NoiseInjection create_model inject_noise list_models list_pretrained "
         "load_model save_model seed_noise set_noise using_noise without_noise",
     },

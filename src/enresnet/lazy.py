@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from importlib.util import find_spec
+from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
@@ -51,4 +52,6 @@ class _LazyPackage(ModuleType):
         super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
-        return sorted({*self.__dict__, *self._home_of})
+        """Return what is public: the names, the packages inside, and what Python asks for."""
+        inside = {found.name for found in iter_modules(self.__path__) if found.ispkg}
+        return sorted({*self._home_of, *inside, *(n for n in self.__dict__ if n.startswith("__"))})

@@ -115,7 +115,7 @@ def list_attacks() -> list[str]:
 
 def attack_at(
     name: str,
-    epsilon: float,
+    epsilon: float = DEFAULT_EPSILON["linf"],
     *,
     eot: int | None = None,
     seed: int | None = None,

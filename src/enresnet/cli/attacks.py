@@ -6,7 +6,8 @@ import inspect
 from pathlib import Path
 
 from enresnet import attacks
-from enresnet.cli.output import print_table, write_json
+from enresnet.cli.output import write_json
+from enresnet.tables import print_table
 
 
 def command(*, json: Path | None = None) -> None:

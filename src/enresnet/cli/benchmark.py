@@ -9,9 +9,10 @@ from typing import Any
 
 import enresnet
 from enresnet import checks, evaluation
-from enresnet.cli.output import check_outputs, print_table, write_json
+from enresnet.cli.output import check_outputs, write_json
 from enresnet.drawing import as_png, blank, plain
 from enresnet.files import replacing
+from enresnet.tables import print_table
 
 
 def command(

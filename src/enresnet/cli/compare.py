@@ -8,10 +8,10 @@ from pathlib import Path
 import tyro
 
 from enresnet import checks, evaluation
-from enresnet.cli.output import check_outputs, print_table, say, write_json, write_text
+from enresnet.cli.output import check_outputs, say, write_json, write_text
 from enresnet.evaluation.record import Record
 from enresnet.evaluation.result import NATURAL
-from enresnet.report.tables import as_markdown
+from enresnet.tables import as_markdown, print_table
 from enresnet.training.run_groups import RunGroup, pair_by_seed
 
 

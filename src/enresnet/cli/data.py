@@ -7,7 +7,8 @@ from pathlib import Path
 import tyro
 
 from enresnet import data
-from enresnet.cli.output import print_table, write_json
+from enresnet.cli.output import write_json
+from enresnet.tables import print_table
 
 
 def command(

@@ -7,8 +7,9 @@ from pathlib import Path
 import tyro
 
 from enresnet import checks, evaluation, report
-from enresnet.cli.output import Ratio, check_outputs, print_table, write_json, write_picture
+from enresnet.cli.output import Ratio, check_outputs, write_json, write_picture
 from enresnet.cli.subjects import open_subject
+from enresnet.tables import print_table
 from enresnet.text import brief
 
 JOURNAL = "diagnosis.journal"

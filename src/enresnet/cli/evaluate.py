@@ -15,7 +15,6 @@ from enresnet.cli.output import (
     Ratio,
     Targets,
     check_outputs,
-    print_table,
     say,
     write_json,
     write_picture,
@@ -23,7 +22,8 @@ from enresnet.cli.output import (
 )
 from enresnet.cli.subjects import Subject, open_subject
 from enresnet.evaluation.result import NATURAL, Accuracy, Evaluation
-from enresnet.report.tables import as_latex, as_markdown, detail_rows, evaluation_rows
+from enresnet.evaluation.rows import detail_rows, evaluation_rows
+from enresnet.tables import as_latex, as_markdown, print_table
 from enresnet.text import brief
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from enresnet.cli.output import Row, print_table, write_json
+from enresnet.cli.output import write_json
 from enresnet.models import (
     ModelCard,
     count_parameters,
@@ -13,6 +13,7 @@ from enresnet.models import (
     paper_name,
 )
 from enresnet.models.pretrained import FOLDER
+from enresnet.tables import Row, print_table
 from enresnet.text import brief
 
 

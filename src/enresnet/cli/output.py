@@ -9,10 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
-from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from enresnet.files import replacing, writable
 from enresnet.text import for_terminal
@@ -49,54 +45,6 @@ def check_outputs(*files: Path | None, picture: Path | None = None) -> None:
             writable(path)
     if picture is not None and picture.suffix.lower() not in PICTURES:
         raise ValueError(f"--picture must end in {', '.join(PICTURES)}, found {picture}")
-
-
-def print_table(rows: list[Row], *, title: str | None = None, caption: str = "") -> None:
-    """Print rows with the same keys: as a table, or where no word fits as one block a row."""
-    console = Console()
-    names = [for_terminal(name) for name in rows[0]]
-    lines = [[for_terminal(str(value)) for value in row.values()] for row in rows]
-    for padding in (1, 0):  # rather a narrow table than a broken word
-        widths = _widths([names, *lines], console.width - 1 - (2 * padding + 1) * len(names))
-        if widths is not None:
-            break
-    else:
-        _print_blocks(console, names, lines, title, caption)
-        return
-    table = Table(padding=(0, padding))
-    for name, width in zip(names, widths, strict=True):
-        table.add_column(Text(name), width=width)
-    for line in lines:
-        table.add_row(*map(Text, line))
-    # A table may be narrow, and its title would be as narrow.
-    for part in (Text(for_terminal(title or ""), "italic"), table, Text(for_terminal(caption))):
-        if part:
-            console.print(part)
-
-
-def _widths(lines: list[list[str]], room: int) -> list[int] | None:
-    """Return the columns' widths in which no word is broken, or None if there are none."""
-    columns = list(zip(*lines, strict=True))
-    least = [max(cell_len(word) for cell in c for word in cell.split() or [""]) for c in columns]
-    widths = [max(cell_len(line) for cell in c for line in cell.split("\n")) for c in columns]
-    if sum(least) > room:
-        return None
-    while sum(widths) > room:  # the widest that can give way does
-        widest = max(range(len(widths)), key=lambda n: (widths[n] > least[n], widths[n]))
-        widths[widest] -= 1
-    return widths
-
-
-def _print_blocks(
-    console: Console, names: list[str], lines: list[list[str]], title: str | None, caption: str
-) -> None:
-    """Print every row as lines of name and value, which a narrow terminal wraps by itself."""
-    blocks = [
-        "\n".join(f"{name}: {value}" for name, value in zip(names, line, strict=True))
-        for line in lines
-    ]
-    around = [for_terminal(title or ""), *blocks, for_terminal(caption)]
-    console.print(Text("\n\n".join(filter(None, around))), soft_wrap=True)
 
 
 def say(text: str, *, error: bool = False) -> None:

@@ -13,12 +13,13 @@ import tyro
 from matplotlib.figure import Figure
 
 from enresnet import checks
-from enresnet.cli.output import check_outputs, print_table, write_json, write_picture
+from enresnet.cli.output import check_outputs, write_json, write_picture
 from enresnet.files import writable
 from enresnet.pde import classifier, depth_levels, figure4, pictures, studies, tables, theorems
 from enresnet.pde.characteristics import study_characteristics
 from enresnet.pde.diagrams import paper_figures
 from enresnet.pde.verify import verify
+from enresnet.tables import print_table
 
 PICTURES = (".png", ".svg")
 

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from enresnet import checks, report
-from enresnet.cli.output import check_outputs, print_table, write_json
+from enresnet.cli.output import check_outputs, write_json
 from enresnet.drawing import as_png
 from enresnet.files import replacing
+from enresnet.tables import print_table
 
 
 def command(

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import tyro
 
-from enresnet.cli.output import check_outputs, print_table, write_json, write_text
+from enresnet.cli.output import check_outputs, write_json, write_text
 from enresnet.evaluation.record import Record
-from enresnet.report.tables import as_latex, as_markdown, evaluation_rows
+from enresnet.evaluation.rows import evaluation_rows
+from enresnet.tables import as_latex, as_markdown, print_table
 from enresnet.text import brief
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import tyro
 from safetensors import SafetensorError
 
-from enresnet.cli.output import check_outputs, print_table, say, write_json
+from enresnet.cli.output import check_outputs, say, write_json
+from enresnet.tables import print_table
 from enresnet.training import Run
 from enresnet.training.checkpoint import checkpoints, facts_of
 

@@ -10,7 +10,6 @@ from enresnet.cli.output import (
     Ratio,
     Targets,
     check_outputs,
-    print_table,
     say,
     write_json,
     write_picture,
@@ -18,7 +17,8 @@ from enresnet.cli.output import (
 )
 from enresnet.cli.subjects import Subject, is_own, open_subject
 from enresnet.evaluation import Accuracy
-from enresnet.report.tables import as_latex, as_markdown, with_interval
+from enresnet.evaluation.rows import with_interval
+from enresnet.tables import as_latex, as_markdown, print_table
 from enresnet.text import brief
 
 

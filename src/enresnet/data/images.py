@@ -97,6 +97,11 @@ class Images:
     def __len__(self) -> int:
         return len(self.pixels)
 
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.pixels.shape))
+        kind = str(self.pixels.dtype).removeprefix("torch.")
+        return f"Images({shape}, {kind}, {len(self.classes)} classes: {_some(self.classes)})"
+
     @property
     def channels(self) -> int:
         """The number of colour channels."""

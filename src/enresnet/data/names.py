@@ -56,6 +56,12 @@ class DataSet:
             validation = from_dataset(validation)
         return cls(name, train, validation, test, augmentation)
 
+    def __repr__(self) -> str:
+        return (
+            f"DataSet({self.name!r}, train={self.train!r}, validation={len(self.validation)} "
+            f"images, test={len(self.test)} images)"
+        )
+
     @property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes."""

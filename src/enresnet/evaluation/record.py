@@ -92,13 +92,7 @@ class Record:
         try:
             return Section(
                 {key: stored[key] for key in ABOUT},
-                Evaluation(
-                    Accuracy.from_json(stored[NATURAL]),
-                    {
-                        attack: Accuracy.from_json(found)
-                        for attack, found in stored["robust"].items()
-                    },
-                ),
+                Evaluation.from_json(stored),
             )
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(

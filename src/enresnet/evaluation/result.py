@@ -11,8 +11,15 @@ Stored results are read without torch: the command line shows them at once.
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from enresnet.evaluation.rows import evaluation_rows
+from enresnet.files import replacing
+from enresnet.tables import as_html, as_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -112,7 +119,21 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Accuracy on clean images, and under each attack by its name."""
+    """Accuracy on clean images, and under each attack by its name.
+
+    It prints as the table of ``enresnet evaluate``, also in a notebook.
+
+    Attributes:
+        natural: Accuracy on clean images.
+        robust: Accuracy under each attack, by its name.
+
+    Example:
+        >>> result = enresnet.evaluate(model, (images, labels), ["fgsm", "strongest"])
+        >>> print(result)
+        >>> result.robust["strongest"].interval
+        >>> pandas.DataFrame(result.rows())
+        >>> result.save("evaluation.json")
+    """
 
     natural: Accuracy
     robust: dict[str, Accuracy]
@@ -121,3 +142,106 @@ class Evaluation:
         """Return plain JSON."""
         robust = {name: value.to_json() for name, value in self.robust.items()}
         return {NATURAL: self.natural.to_json(), "robust": robust}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Evaluation:
+        """Return what :meth:`to_json` stored."""
+        robust = {name: Accuracy.from_json(found) for name, found in values["robust"].items()}
+        return cls(Accuracy.from_json(values[NATURAL]), robust)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the figures as rows of plain numbers, clean images first, for a data frame."""
+        return [
+            {
+                "images": "clean" if name == NATURAL else name,
+                "accuracy": value.accuracy,
+                "low": value.interval[0],
+                "high": value.interval[1],
+                "averaged": value.averaged,
+                "always": value.always,
+                "number": value.images,
+                "draws": value.draws,
+                "gradients": value.gradients,
+                "evaluations": value.evaluations,
+                "seconds": value.seconds,
+                "attack": value.attack,
+            }
+            for name, value in {NATURAL: self.natural, **self.robust}.items()
+        ]
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        section: str = "best",
+        model: str = "model",
+        data: str = "data",
+    ) -> None:
+        """Write the figures to a file that :meth:`load` and ``enresnet results`` read.
+
+        Args:
+            path: The file, usually evaluation.json in a folder of its own. Other sections that it
+                holds stay.
+            section: The part of the file that the figures become.
+            model: What the model is called there.
+            data: What the images are called there.
+        """
+        target = Path(path)
+        stored = _sections(target) if target.exists() else {}
+        radii = {(value.settings or {}).get("epsilon") for value in self.robust.values()}
+        stored[section] = {
+            "model": model,
+            "weights": None,
+            "data_name": data,
+            "checkpoint": None,
+            "epsilon": radii.pop() if len(radii) == 1 else None,
+            **self.to_json(),
+        }
+        with replacing(target) as temporary:
+            temporary.write_text(json.dumps(stored, indent=2) + "\n")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, section: str | None = None) -> Evaluation:
+        """Return the figures of a file or of a run's folder.
+
+        Args:
+            path: An evaluation.json, or the folder that holds it.
+            section: Which part of it; may be left out where there is only one.
+
+        Raises:
+            ValueError: The file is damaged, or the section is not there, or must be chosen.
+        """
+        target = Path(path)
+        target = target / "evaluation.json" if target.is_dir() else target
+        stored = _sections(target)
+        if section is None and len(stored) == 1:
+            (section,) = stored
+        if section not in stored:
+            found = "no section is chosen" if section is None else f"there is no {section!r}"
+            raise ValueError(f"{found} in {target}: section must be one of {', '.join(stored)}")
+        try:
+            return cls.from_json(stored[section])
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(
+                f"{target} is damaged: its section {section!r} is not whole "
+                f"({type(error).__name__}: {error})"
+            ) from error
+
+    def __str__(self) -> str:
+        return as_text(evaluation_rows(self), caption=self._caption())
+
+    def _repr_html_(self) -> str:
+        return as_html(evaluation_rows(self), caption=self._caption())
+
+    def _caption(self) -> str:
+        return f"Accuracy in %, with 95 % intervals, on {self.natural.images} images."
+
+
+def _sections(path: Path) -> dict[str, Any]:
+    try:
+        stored = json.loads(path.read_text())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON ({error})") from error
+    if not isinstance(stored, dict):
+        raise ValueError(f"{path} must hold sections, found a {type(stored).__name__}")
+    return stored

@@ -1,11 +1,11 @@
-"""Tables of results: rows of words, for a terminal, for Markdown and for LaTeX."""
+"""Accuracies as the rows of a table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from enresnet.evaluation import Accuracy, Evaluation
-from enresnet.text import for_latex, for_markdown
+if TYPE_CHECKING:
+    from enresnet.evaluation.result import Accuracy, Evaluation
 
 Row = dict[str, str]
 
@@ -85,34 +85,3 @@ def with_interval(value: float, interval: tuple[float, float]) -> str:
 
 def _percent(value: float) -> str:
     return f"{100 * value:.1f}"
-
-
-def as_markdown(rows: Sequence[Row], *, caption: str = "") -> str:
-    """Return the rows as a Markdown table."""
-    names = list(rows[0])
-    lines = [_line(map(for_markdown, names)), _line(["---"] * len(names))]
-    lines += [_line(for_markdown(row[name]) for name in names) for row in rows]
-    return "\n".join(lines) + "\n" + (f"\n{for_markdown(caption)}\n" if caption else "")
-
-
-def _line(words: Iterable[str]) -> str:
-    return f"| {' | '.join(words)} |"
-
-
-def as_latex(rows: Sequence[Row], *, caption: str = "") -> str:
-    """Return the rows as a LaTeX table; it needs the package booktabs."""
-    names = list(rows[0])
-    lines = [
-        r"\begin{table}",
-        r"\centering",
-        r"\begin{tabular}{l" + "r" * (len(names) - 1) + "}",
-        r"\toprule",
-        " & ".join(map(for_latex, names)) + r" \\",
-        r"\midrule",
-        *(" & ".join(for_latex(row[name]) for name in names) + r" \\" for row in rows),
-        r"\bottomrule",
-        r"\end{tabular}",
-        *([rf"\caption{{{for_latex(caption)}}}"] if caption else []),
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
