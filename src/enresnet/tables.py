@@ -19,7 +19,13 @@ Row = dict[str, Any]
 
 def print_table(rows: Sequence[Row], *, title: str | None = None, caption: str = "") -> None:
     """Print rows: as a table, or where no word fits as one block a row."""
-    _print(Console(), rows, title, caption)
+    _print(_Terminal(), rows, title, caption)
+
+
+class _Terminal(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the command line what it means that nobody reads any more."""
+        raise BrokenPipeError
 
 
 def as_text(
