@@ -26,7 +26,7 @@ from torture.outcomes import Tally
 def main(
     *,
     inputs: int = 10_000,
-    kills: int = 1000,
+    kills: int = 1100,
     seed: int = 0,
     workers: int = 1,
     only: tuple[str, ...] = (),
@@ -81,14 +81,16 @@ def main(
 
 
 def _wanted(names: list[str], inputs: int, kills: int) -> dict[str, int]:
-    """Return how many tries of every name there are to be; kills are spread evenly."""
-    from torture.faults import CAMPAIGNS
+    """Return how many tries of every name there are to be."""
+    from torture.faults import WEIGHTS
 
-    wanted = {name: inputs for name in names if name not in CAMPAIGNS}
-    faults = [name for name in names if name in CAMPAIGNS]
-    for place, name in enumerate(faults):
-        wanted[name] = kills * (place + 1) // len(faults) - kills * place // len(faults)
-    return {name: tries for name, tries in wanted.items() if tries}
+    weights = {name: WEIGHTS[name] for name in names if name in WEIGHTS}
+    tries, left = {name: inputs for name in names if name not in weights}, kills
+    while weights:  # rounded one by one, so that the sum is right
+        name, whole = min(weights, key=weights.__getitem__), sum(weights.values())
+        tries[name] = round(left * weights.pop(name) / whole)
+        left -= tries[name]
+    return {name: tries[name] for name in names if tries[name]}
 
 
 def line(name: str, tally: Tally) -> str:

@@ -38,6 +38,7 @@ TRAIN = (
 )
 EVALUATE = "evaluate run0 --attacks fgsm ifgsm3 --limit 40 --batch-size 20 --draws 2 --out {out}"
 SITE = "site"  # the folder that the site serves
+ATTEMPTS = 5  # at a fault that a command may outrun
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
@@ -104,6 +105,14 @@ CAMPAIGNS |= {
     "evaluate-pair": ("evaluate", "pair"),
     "download-pair": ("download", "pair"),
     "evaluate-devices": ("devices", "devices"),
+}
+
+# How the kills are shared out. About as many as a command changes files, so that of the default
+# every change has its turn; few where half a minute goes into starting processes.
+_CHANGES = {"train": 122, "evaluate": 40, "integrate": 25, "transfer": 32, "download": 62}
+WEIGHTS = {
+    name: _CHANGES[work] if how in AT_EVERY_CHANGE else 8 if how == "devices" else 20
+    for name, (work, how) in CAMPAIGNS.items()
 }
 
 
@@ -177,6 +186,7 @@ class _Trial:
     def __init__(self, work: Work, how: str, changes: int, seconds: float) -> None:
         self.work, self.how, self.changes, self.seconds = work, how, changes, seconds
         self.out, self.told, self.port = Path("out").absolute(), Path("told").absolute(), 0
+        self.reached = False  # whether the last fault happened before the command was done
 
     def expect(self, whole: Path, prepared: Path) -> None:
         """Keep what comes out without a fault."""
@@ -185,19 +195,12 @@ class _Trial:
 
     def run(self, number: int, draw: random.Random) -> Outcome:
         """Let the fault happen, repeat the command, and judge what came out."""
-        shutil.rmtree(self.out, ignore_errors=True)
-        self.told.unlink(missing_ok=True)
-        if self.how == "pair":
-            kind, words = self._two(draw)
-        elif self.how == "devices":
-            kind, words = self._one_of_several(draw)
-        else:
-            # Every change in turn, those far apart first; later rounds meet several in a row.
-            for round_number in range(1 + min(2, number // self.changes)):
-                at = 1 + int((number + round_number * 7) * GOLDEN % 1 * self.changes)
-                kind, words = self._one(at, draw)
-                if kind == "lost":
-                    break
+        for _ in range(ATTEMPTS):
+            shutil.rmtree(self.out, ignore_errors=True)
+            self.told.unlink(missing_ok=True)
+            kind, words = self._meet(number, draw)
+            if self.reached or kind == "lost":
+                break
         if kind == "lost":
             return kind, words
         started, again = time.monotonic(), self._start()
@@ -214,6 +217,21 @@ class _Trial:
         if odd := _files(self.out) ^ self.files:
             return "lost", f"{words}: files left or missing\n{', '.join(sorted(odd))}"
         return kind, words
+
+    def _meet(self, number: int, draw: random.Random) -> Outcome:
+        """Let the fault happen."""
+        if self.how == "pair":
+            return self._two(draw)
+        if self.how == "devices":
+            return self._one_of_several(draw)
+        # Every change in turn, those far apart first; later rounds meet several in a row.
+        step, outcome = _coprime(self.changes), ("lost", "nothing was tried")
+        for further in range(1 + min(2, number // self.changes)):
+            at = 1 + number * step % self.changes if further == 0 else draw.randint(1, self.changes)
+            outcome = self._one(at, draw)
+            if outcome[0] == "lost":
+                break
+        return outcome
 
     def _start(self, before: Callable[[], None] = nothing, said: str = "said") -> Process:
         def first() -> None:
@@ -237,11 +255,13 @@ class _Trial:
         if self.how == "moment":
             process.kill_after(draw.random() * self.seconds)
         code = process.wait()
+        self.reached = code == -signal.SIGKILL if self.how == "moment" else True
         return self._judged(process, code, self._where() if armed else self.how)
 
     def _two(self, draw: random.Random) -> Outcome:
         """Run the command twice at the same time; one of the two is killed."""
-        at, victim = draw.randint(1, self.changes), draw.randrange(2)
+        victim = draw.choice([0, 0, 1])  # the second may be refused before it changes much
+        at = draw.randint(1, self.changes if victim == 0 else max(1, self.changes // 4))
         delay = draw.choice([0, 0, draw.random() * self.seconds])
         pair = []
         for number in range(2):
@@ -253,6 +273,7 @@ class _Trial:
         outcomes = [self._judged(process, process.wait(), "two") for process in pair]
         lost = [outcome for outcome in outcomes if outcome[0] == "lost"]
         survivor = outcomes[1 - victim]
+        self.reached = self.told.exists()
         return lost[0] if lost else (survivor[0], f"{self._where()}; {survivor[1]}")
 
     def _one_of_several(self, draw: random.Random) -> Outcome:
@@ -263,7 +284,8 @@ class _Trial:
             time.sleep(0.01)
         others = process.others()
         victim = draw.choice([process.number, *others, *others])
-        if not process.ended():
+        self.reached = not process.ended()
+        if self.reached:
             os.kill(victim, signal.SIGKILL)
         whom = "the first" if victim == process.number else "another"
         return self._judged(process, process.wait(120), f"killed {whom}")
@@ -289,6 +311,12 @@ class _Trial:
                 return "lost", f"{words}: ended with 2 without a word\n{process.said()}"
             return "answered", f"{words}: {last[-1]}"
         return "held", f"{words}: {'killed' if code else 'done'}"
+
+
+def _coprime(count: int) -> int:
+    """Return a step that leads round so many places in large strides and leaves none out."""
+    first = max(1, round(GOLDEN * count))
+    return next(step for step in range(first, first + count) if math.gcd(step, count) == 1)
 
 
 def _words(work: Work, out: Path) -> list[str]:
