@@ -7,7 +7,9 @@ import pytest
 import yaml
 
 from enresnet.cli import main
+from enresnet.data import load_data
 from enresnet.data.adversarial import AdversarialSet, load_adversarial_set
+from enresnet.data.names import load_test_images
 from enresnet.evaluation.journal import Journal
 from enresnet.reading import parse_yaml, read_yaml, regular_file
 from enresnet.training import Run, RunConfig, load_recipe
@@ -118,6 +120,15 @@ def test_a_malformed_configuration_gets_a_sentence(field, value, words, tmp_path
     with pytest.raises(ValueError, match=f"config.yaml: {words}") as caught:
         Run.open(run.folder)
     assert len(str(caught.value)) < 1000
+
+
+def test_a_name_too_long_for_a_path_is_no_folder(tmp_path):
+    config = RunConfig("resnet8", "x" * 5000, load_recipe("fast"))
+    assert Run.open(Run.create(tmp_path / "run", config).folder).config == config
+    for read in (load_data, load_test_images):
+        with pytest.raises(ValueError, match="unknown data set 'xxx") as caught:
+            read("x" * 5000)
+        assert len(str(caught.value)) < 1000
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,9 @@ from enresnet.evaluation.comparison import compare_records
 from enresnet.evaluation.journal import Journal
 from enresnet.evaluation.record import Record
 from enresnet.models import create_model, load_model, save_model
-from enresnet.training import Run, RunConfig, load_recipe
-from enresnet.training.checkpoint import newest_checkpoint, write_checkpoint
+from enresnet.training import Recipe, Run, RunConfig, Watcher, load_recipe, train
+from enresnet.training.checkpoint import checkpoints, newest_checkpoint, write_checkpoint
+from enresnet.training.standing import Step
 from torture.mutations import ODD, damaged_bytes, damaged_values
 from torture.outcomes import RefusedError
 
@@ -140,15 +141,34 @@ def _try_config(material: tuple[dict[str, Any], bytes], draw: random.Random) -> 
 # Checkpoints, weights, journals, results ----------------------------------------------------------
 
 
+SHORT = Recipe(objective="natural", batch_size=20, epochs=1)
+TINY = RunConfig("resnet8", "digits", SHORT, limit=40)
+
+
 def _prepare_checkpoints() -> tuple[bytes, dict[str, Tensor], dict[str, Any]]:
-    tensors = {name: value.clone() for name, value in _small().state_dict().items()}
-    facts = {"progress": {"epoch": 1}, "epochs": [], "saved": "now"}
-    path = write_checkpoint(_fresh("seed-last"), 7, tensors, facts)
-    return path.read_bytes(), tensors, facts
+    shutil.rmtree("seed-run", ignore_errors=True)
+    with contextlib.suppress(_EnoughError):
+        train(TINY, Path("seed-run"), checkpoint_every=0, watchers=[_TwoSteps()])
+    found = newest_checkpoint(Path("seed-run/last"))
+    assert found is not None
+    tensors, facts, _ = found
+    return checkpoints(Path("seed-run/last"))[-1].read_bytes(), tensors, facts
+
+
+class _EnoughError(Exception):
+    """Ends the training that makes a checkpoint."""
+
+
+class _TwoSteps(Watcher):
+    def step(self, step: Step) -> None:
+        if step.step == 2:
+            raise _EnoughError
 
 
 def _try_checkpoint(material: tuple[bytes, dict[str, Tensor], Any], draw: random.Random) -> str:
     content, tensors, facts = material
+    if draw.random() < 0.1:
+        return _try_facts(tensors, facts, draw)
     folder = _fresh("last")
     (folder / "step-0000000007.safetensors").write_bytes(damaged_bytes(content, draw))
     found = newest_checkpoint(folder)
@@ -157,6 +177,17 @@ def _try_checkpoint(material: tuple[bytes, dict[str, Tensor], Any], draw: random
     assert found[1] == facts, "damaged facts were taken"
     _check_whole(found[0], tensors)
     return "whole after all"
+
+
+def _try_facts(tensors: dict[str, Tensor], facts: Any, draw: random.Random) -> str:
+    """Go on from a checkpoint that is whole and says something else."""
+    shutil.rmtree("run", ignore_errors=True)
+    shutil.copytree("seed-run", "run")
+    odd = damaged_values(facts, draw)
+    write_checkpoint(_fresh("run/last"), 1, tensors, odd if isinstance(odd, dict) else {})
+    run = train(TINY, Path("run"))
+    assert run.state == "finished"
+    return "went on"
 
 
 def _prepare_weights() -> tuple[bytes, dict[str, Tensor]]:

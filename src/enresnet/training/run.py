@@ -36,7 +36,7 @@ from enresnet.models import (
     set_lean,
 )
 from enresnet.randomness import named_generator
-from enresnet.reading import read_yaml
+from enresnet.reading import is_folder, read_yaml
 from enresnet.training.checkpoint import checkpoints
 from enresnet.training.engine import PRECISIONS
 from enresnet.training.recipe import Recipe, recipe_from
@@ -79,7 +79,7 @@ class RunConfig:
                 raise TypeError(f"parts must be {_KINDS['parts']}, found {checks.brief(part)}")
         for weight in self.weights:
             checks.number("weights", weight)
-        if Path(self.data).is_dir():  # found again from wherever the run is evaluated
+        if is_folder(self.data):  # found again from wherever the run is evaluated
             object.__setattr__(self, "data", str(Path(self.data).resolve()))
 
     def load_data(self) -> DataSet:
