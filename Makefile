@@ -43,8 +43,10 @@ bench: $(STAMP)
 	$(BIN)/enresnet benchmark --json benchmarks/results.json --picture docs/images/growth.png
 
 # Malformed inputs, kills and faults against the whole package: hours, in a folder of its own.
+# Stopped, it goes on when called again. TORTURE takes options, such as '--workers 4'.
 torture: $(STAMP)
-	cd benchmarks && OMP_NUM_THREADS=1 '$(CURDIR)/$(BIN)/python' -m torture --json-file ../results/torture.json
+	cd benchmarks && '$(CURDIR)/$(BIN)/python' -m torture --folder ../build/torture \
+		--json-file ../results/torture.json $(TORTURE)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

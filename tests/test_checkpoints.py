@@ -68,6 +68,31 @@ class TestCheckpoints:
         ):
             train(config, tmp_path / "run")
 
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"progress": {"step": []}}, r"does not fit resnet8 .*step must be of type int"),
+            ({"progress": {"epoch": 2**40}}, r"does not fit resnet8 .*stands at step"),
+            ({"natural": "x"}, r"does not fit resnet8 .*the natural accuracy is 'x'"),
+            ({"epochs": [{"epoch": 1}]}, r"does not fit resnet8 "),
+            ({"selection": {"kept": None, "best": None, "validated": "x"}}, "the selection is"),
+            ({"processes": "x" * 5000}, "was trained by 'xxx"),
+            ({"native_loops": "x" * 5000}, "cannot go on as it began: 'xxx"),
+            ({"run": {"fingerprint": "x" * 5000}}, "checkpoint of another run"),
+        ],
+    )
+    def test_a_whole_one_that_says_nonsense_is_refused(self, changes, words, tmp_path):
+        config = RunConfig("resnet8", "digits", replace(QUICK, objective="natural"), limit=64)
+        with pytest.raises(StopError):
+            train(config, tmp_path, checkpoint_every=0, watchers=[StopAt(2)])
+        tensors, facts, _ = newest_checkpoint(tmp_path / "last")
+        for name, value in changes.items():
+            facts[name] = {**facts[name], **value} if isinstance(value, dict) else value
+        write_checkpoint(tmp_path / "last", 1, tensors, facts)
+        with pytest.raises(ValueError, match=words) as caught:
+            train(config, tmp_path)
+        assert len(str(caught.value)) < 1000
+
     def test_they_are_plain_tensors_and_json(self, tmp_path):
         config = RunConfig(model="en1_resnet8", data="digits", recipe=QUICK, limit=200)
         with pytest.raises(StopError):

@@ -337,6 +337,39 @@ def test_an_altered_download_is_refused(tiny, site, cache):
     assert list(cache.iterdir()) == []
 
 
+def limited_to(size):
+    """Let no file of this process grow beyond so many bytes, as on a full disk."""
+    import resource
+    from contextlib import contextmanager
+
+    @contextmanager
+    def limit():
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return limit()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="limits of POSIX")
+def test_a_full_disk_is_not_an_absent_site(tiny, site, cache):
+    arrays, spec = tiny
+    archive = site / spec.binary_archive
+    write_archive(archive, spec.binary_folder, binary_files(spec, arrays))
+    spec = replace(spec, binary_md5=md5_of(archive), npm=None)
+    with pytest.raises(OSError, match=f"File too large: .*{archive.name}") as caught, limited_to(9):
+        cifar.load_cifar(spec)
+    assert not isinstance(caught.value, sources.UnreachableError)
+    assert list(cache.iterdir()) == []
+    # The images, unpacked, are larger than the archive.
+    with pytest.raises(OSError, match="File too large: .*safetensors"), limited_to(60_000):
+        cifar.load_cifar(spec, source=archive)
+    assert list(cache.iterdir()) == []
+
+
 def test_without_site_or_npm_the_error_says_what_to_do(tiny, site, monkeypatch):
     _, spec = tiny
     site.rmdir()

@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,6 +23,8 @@ from enresnet.training import Engine, RunConfig, train
 from enresnet.training import memory as memory_module
 from enresnet.training.checkpoint import newest_checkpoint
 from enresnet.training.interruption import InterruptedTrainingError
+from enresnet.training.standing import Step
+from enresnet.training.watcher import TensorBoard
 from processes import kill, newest, start, wait_for
 from trainings import QUICK, TRAIN, StopAt, StopError
 
@@ -193,6 +196,53 @@ class TestInterruption:
         assert "enresnet: interrupted: the state of step" in err
         assert f"enresnet resume {tmp_path / 'run'}" in err
         assert "Traceback" not in err
+
+
+class TestTensorBoard:
+    step = Step(1, 20, 40, 32, loss=0.5, learning_rate=0.1, natural=0.25, robust=None)
+
+    def begun(self, tmp_path):
+        run = SimpleNamespace(folder=tmp_path)
+        watcher = TensorBoard()
+        watcher.begin(run, SimpleNamespace(steps_done=20), [], "")
+        return watcher
+
+    def test_what_it_reads(self, tmp_path):
+        from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+        watcher = self.begun(tmp_path)
+        watcher.step(self.step)
+        (path,) = (tmp_path / "tensorboard").iterdir()
+        first, start, *events = EventFileLoader(str(path)).Load()  # while it is written
+        assert first.file_version == "brain.Event:2"
+        assert (start.step, start.session_log.status) == (20, start.session_log.START)
+        assert {event.summary.value[0].tag for event in events} == {
+            "loss",
+            "natural",
+            "learning_rate",
+        }
+        watcher.end()
+
+    def test_what_it_cannot_write_ends_nothing(self, tmp_path):
+        (tmp_path / "tensorboard").write_text("in the way")
+        with pytest.warns(UserWarning, match="nothing more is written for TensorBoard"):
+            watcher = self.begun(tmp_path)
+        watcher.step(self.step)
+        watcher.end()
+
+    def test_a_disk_that_fails(self, tmp_path, monkeypatch):
+        watcher = self.begun(tmp_path)
+        broken = SimpleNamespace(write=self.fail, close=lambda: None)
+        watcher._file.close()
+        monkeypatch.setattr(watcher, "_file", broken)
+        with pytest.warns(UserWarning, match="Input/output error"):
+            watcher.step(self.step)
+        watcher.step(self.step)
+        watcher.end()
+
+    @staticmethod
+    def fail(_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 class TestWatching:

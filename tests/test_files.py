@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from enresnet import files
-from enresnet.data import sources
+from enresnet.data import load_data, sources
 from enresnet.evaluation.journal import Journal, remove_journal
 from enresnet.files import is_leftover, is_temporary, replacing, temporary_path, writable
 from enresnet.training import Run, RunConfig
@@ -177,3 +177,11 @@ class TestLeftovers:
         loading.write_bytes(b"half")
         sources.make_cache_folder()
         assert list(tmp_path.iterdir()) == [loading]
+
+    def test_a_download_killed_beside_another_that_ended(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("ENRESNET_DATA", str(tmp_path))
+        (tmp_path / "cifar10.safetensors").write_bytes(b"")
+        left_by(dead_process(), tmp_path / "cifar-10-binary.tar.gz").write_bytes(b"much")
+        with pytest.raises(ValueError, match="truncated or altered"):
+            load_data("cifar10")
+        assert [path.name for path in tmp_path.iterdir()] == ["cifar10.safetensors"]

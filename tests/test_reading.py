@@ -4,12 +4,15 @@ import json
 import os
 
 import pytest
+import yaml
 
 from enresnet.cli import main
+from enresnet.data import load_data
 from enresnet.data.adversarial import AdversarialSet, load_adversarial_set
+from enresnet.data.names import load_test_images
 from enresnet.evaluation.journal import Journal
 from enresnet.reading import parse_yaml, read_yaml, regular_file
-from enresnet.training import Run, load_recipe
+from enresnet.training import Run, RunConfig, load_recipe
 from enresnet.training.checkpoint import newest_checkpoint
 
 BOMB = "epochs: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -95,3 +98,50 @@ def test_pipes_among_checkpoints_journals_and_sets_are_refused(tmp_path):
     (tmp_path / "step-0000000001.safetensors").unlink()
     with pytest.raises(ValueError, match="must be a plain file, found a pipe"):
         load_adversarial_set(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("data", None, "data must be the name of a data set"),
+        ("data", 7, "data must be the name of a data set"),
+        ("seed", "x", "seed must be an integer"),
+        ("limit", 0.5, "limit must be an integer"),
+        ("size", -1, "size must be at least 1"),
+        ("gray", 3, "gray must be true or false"),
+        ("fingerprint", [], "fingerprint must be a text"),
+        ("parts", 1, "parts must be the names"),
+        ("parts", [None], "parts must be the names"),
+        ("weights", True, "weights must be numbers"),
+        ("weights", ["a"], "weights must be a number"),
+        ("model", "x" * 5000, "unknown model"),
+        ("model", [1] * 5000, "name must be a string"),
+    ],
+)
+def test_a_malformed_configuration_gets_a_sentence(field, value, words, tmp_path):
+    run = Run.create(tmp_path / "run", RunConfig("resnet8", "digits", load_recipe("fast")))
+    path = run.folder / "config.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), field: value}))
+    with pytest.raises(ValueError, match=f"config.yaml: {words}") as caught:
+        Run.open(run.folder)
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_name_too_long_for_a_path_is_no_folder(tmp_path):
+    config = RunConfig("resnet8", "x" * 5000, load_recipe("fast"))
+    assert Run.open(Run.create(tmp_path / "run", config).folder).config == config
+    for read in (load_data, load_test_images):
+        with pytest.raises(ValueError, match="unknown data set 'xxx") as caught:
+            read("x" * 5000)
+        assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("epsilon", 10**400), ("epochs", -(10**400)), ("teacher", 5)]
+)
+def test_numbers_beyond_all_floats_and_teachers_that_are_no_path(field, value, tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump({field: value}))
+    with pytest.raises((ValueError, TypeError), match=f"{field} must be") as caught:
+        load_recipe(str(path))
+    assert len(str(caught.value)) < 1000

@@ -35,9 +35,11 @@ from enresnet.evaluation.comparison import compare_records
 from enresnet.evaluation.journal import Journal
 from enresnet.evaluation.record import Record
 from enresnet.models import create_model, load_model, save_model
-from enresnet.training import Run, RunConfig, load_recipe
-from enresnet.training.checkpoint import newest_checkpoint, write_checkpoint
+from enresnet.training import Recipe, Run, RunConfig, Watcher, load_recipe, train
+from enresnet.training.checkpoint import checkpoints, newest_checkpoint, write_checkpoint
+from enresnet.training.standing import Step
 from torture.mutations import ODD, damaged_bytes, damaged_values
+from torture.outcomes import RefusedError
 
 Attempt = Callable[[Any, random.Random], str]
 
@@ -48,6 +50,33 @@ def _fresh(name: str) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder
+
+
+def _fill(name: str, files: dict[str, bytes], draw: random.Random, chosen: str) -> Path:
+    """Return a fresh folder of these files, one of them damaged: its values, or its bytes."""
+    folder = _fresh(name)
+    for file, content in files.items():
+        path = folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(_damaged_file(file, content, draw) if file == chosen else content)
+    return folder
+
+
+def _damaged_file(name: str, content: bytes, draw: random.Random) -> bytes:
+    if name.endswith(".json") and draw.random() < 0.6:
+        return json.dumps(damaged_values(json.loads(content), draw)).encode()
+    return damaged_bytes(content, draw)
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    """Return the bytes of all files in a folder, by their path inside it."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def _check_whole(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """Raise unless all tensors are as they were before the damage."""
+    assert all(torch.equal(found[name], expected[name]) for name in expected), "damaged tensors"
 
 
 def _small() -> torch.nn.Module:
@@ -103,6 +132,7 @@ def _try_config(material: tuple[dict[str, Any], bytes], draw: random.Random) -> 
     (folder / "config.yaml").write_bytes(text)
     (folder / "metrics.csv").write_bytes(damaged_bytes(metrics, draw) if whole else metrics)
     run = Run.open(folder)
+    assert type(run.config.seed) is int, "a seed that is no number"
     rows, kept = run.metrics(), run.kept_epoch()
     assert kept is None or kept["epoch"] in [row["epoch"] for row in rows]
     return f"opened, {run.state}"
@@ -111,23 +141,53 @@ def _try_config(material: tuple[dict[str, Any], bytes], draw: random.Random) -> 
 # Checkpoints, weights, journals, results ----------------------------------------------------------
 
 
+SHORT = Recipe(objective="natural", batch_size=20, epochs=1)
+TINY = RunConfig("resnet8", "digits", SHORT, limit=40)
+
+
 def _prepare_checkpoints() -> tuple[bytes, dict[str, Tensor], dict[str, Any]]:
-    tensors = {name: value.clone() for name, value in _small().state_dict().items()}
-    facts = {"progress": {"epoch": 1}, "epochs": [], "saved": "now"}
-    path = write_checkpoint(_fresh("seed-last"), 7, tensors, facts)
-    return path.read_bytes(), tensors, facts
+    shutil.rmtree("seed-run", ignore_errors=True)
+    with contextlib.suppress(_EnoughError):
+        train(TINY, Path("seed-run"), checkpoint_every=0, watchers=[_TwoSteps()])
+    found = newest_checkpoint(Path("seed-run/last"))
+    assert found is not None
+    tensors, facts, _ = found
+    return checkpoints(Path("seed-run/last"))[-1].read_bytes(), tensors, facts
+
+
+class _EnoughError(Exception):
+    """Ends the training that makes a checkpoint."""
+
+
+class _TwoSteps(Watcher):
+    def step(self, step: Step) -> None:
+        if step.step == 2:
+            raise _EnoughError
 
 
 def _try_checkpoint(material: tuple[bytes, dict[str, Tensor], Any], draw: random.Random) -> str:
     content, tensors, facts = material
+    if draw.random() < 0.1:
+        return _try_facts(tensors, facts, draw)
     folder = _fresh("last")
     (folder / "step-0000000007.safetensors").write_bytes(damaged_bytes(content, draw))
     found = newest_checkpoint(folder)
     if found is None:
         return "seen as damaged"
     assert found[1] == facts, "damaged facts were taken"
-    assert all(torch.equal(found[0][name], tensors[name]) for name in tensors), "damaged tensors"
+    _check_whole(found[0], tensors)
     return "whole after all"
+
+
+def _try_facts(tensors: dict[str, Tensor], facts: Any, draw: random.Random) -> str:
+    """Go on from a checkpoint that is whole and says something else."""
+    shutil.rmtree("run", ignore_errors=True)
+    shutil.copytree("seed-run", "run")
+    odd = damaged_values(facts, draw)
+    write_checkpoint(_fresh("run/last"), 1, tensors, odd if isinstance(odd, dict) else {})
+    run = train(TINY, Path("run"))
+    assert run.state == "finished"
+    return "went on"
 
 
 def _prepare_weights() -> tuple[bytes, dict[str, Tensor]]:
@@ -145,8 +205,7 @@ def _try_weights(material: tuple[bytes, dict[str, Tensor]], draw: random.Random)
             save_file({"odd": torch.zeros(draw.choice([0, 1, 7]))}, path, header)
     else:
         path.write_bytes(damaged_bytes(content, draw))
-    loaded = load_model(path).state_dict()
-    assert all(torch.equal(loaded[name], tensors[name]) for name in tensors), "damaged weights"
+    _check_whole(load_model(path).state_dict(), tensors)
     return "whole after all"
 
 
@@ -159,16 +218,12 @@ def _prepare_journals() -> tuple[dict[str, bytes], dict[str, Any]]:
     with journal.writer(0) as append:
         for number in range(5):
             append(f"unit {number}", {"seconds": 1.5 * number, "scored": {}})
-    return {p.name: p.read_bytes() for p in journal.folder.iterdir()}, journal.entries()
+    return _contents(journal.folder), journal.entries()
 
 
 def _try_journal(material: tuple[dict[str, bytes], dict[str, Any]], draw: random.Random) -> str:
     files, entries = material
-    folder = _fresh("journal")
-    chosen = draw.choice(list(files))
-    for name, content in files.items():
-        (folder / name).write_bytes(damaged_bytes(content, draw) if name == chosen else content)
-    journal = Journal(folder, HEADER)
+    journal = Journal(_fill("journal", files, draw, draw.choice(list(files))), HEADER)
     journal.start()
     found = journal.entries()
     assert all(entries[name] == value for name, value in found.items()), "a damaged entry"
@@ -182,23 +237,14 @@ def _prepare_results() -> dict[str, bytes]:
     about = {"model": "m", "weights": "w", "data_name": "d", "checkpoint": "best", "epsilon": 0.1}
     record = Record(_fresh("seed-results"))
     record.add("best", result, data="images", circumstances=about)
-    return {path.name: path.read_bytes() for path in record.folder.iterdir()}
+    return _contents(record.folder)
 
 
 def _try_results(files: dict[str, bytes], draw: random.Random) -> str:
-    folder, other = _fresh("results"), _fresh("others")
-    chosen = draw.choice(list(files))
-    for name, content in files.items():
-        (other / name).write_bytes(content)
-        if name == chosen and name.endswith(".json") and draw.random() < 0.6:
-            content = json.dumps(damaged_values(json.loads(content), draw)).encode()
-        elif name == chosen:
-            content = damaged_bytes(content, draw)
-        (folder / name).write_bytes(content)
-    record = Record(folder)
+    record = Record(_fill("results", files, draw, draw.choice(list(files))))
     for name in record.names():
         record.section(name)
-    found, _ = compare_records(record, Record(other))
+    found, _ = compare_records(record, Record(Path("seed-results")))
     return f"{len(found)} rows"
 
 
@@ -227,7 +273,7 @@ def _try_image(formats: dict[str, bytes], draw: random.Random) -> str:
     path = Path("images/train/a") / f"odd.{draw.choice(['png', 'jpg', 'tif', 'gif', kind])}"
     path.write_bytes(damaged_bytes(formats[kind], draw))
     try:
-        train, test = load_folder(Path("images"), size=8)
+        train, _, test = load_folder(Path("images"), size=8)
     finally:
         path.unlink()
     assert len(train) == 3
@@ -281,8 +327,7 @@ def _prepare_sets() -> dict[str, dict[str, bytes]]:
         )
         made.check(images)
         made.write(0, images, labels, images)
-        paths = [path for path in made.folder.rglob("*") if path.is_file()]
-        found[kind] = {str(path.relative_to(made.folder)): path.read_bytes() for path in paths}
+        found[kind] = _contents(made.folder)
     return found
 
 
@@ -290,15 +335,7 @@ def _try_set(sets: dict[str, dict[str, bytes]], draw: random.Random) -> str:
     kind = draw.choice(list(sets))
     files = sets[kind]
     chosen = draw.choice(["set.json", draw.choice(list(files))])
-    folder = _fresh("set")
-    for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        if name == chosen and name.endswith(".json") and draw.random() < 0.6:
-            content = json.dumps(damaged_values(json.loads(content), draw)).encode()
-        elif name == chosen:
-            content = damaged_bytes(content, draw)
-        (folder / name).write_bytes(content)
-    images = load_adversarial_set(folder)
+    images = load_adversarial_set(_fill("set", files, draw, chosen))
     assert len(images) == 6
     return "read"
 
@@ -316,22 +353,21 @@ def _try_tensor(model: torch.nn.Module, draw: random.Random) -> str:
     generator = torch.Generator().manual_seed(draw.randrange(2**31))
     images, labels = _odd_images(draw, generator), _odd_labels(draw, generator)
     name = draw.choice(ATTACKS)
-    attack = create_attack(name) if name != "cw" else create_attack("cw")
-    adversarial = attack(model, images, labels, progress=False)
+    options = {"epsilon": draw.choice(ODD)} if draw.random() < 0.2 and name != "cw" else {}
+    adversarial = create_attack(name, **options)(model, images, labels, progress=False)
     assert adversarial.shape == images.shape
     assert adversarial.dtype == images.dtype
     assert adversarial.isfinite().all()
-    assert 0 <= adversarial.min() <= adversarial.max() <= 1
+    assert ((adversarial >= 0) & (adversarial <= 1)).all()
     return f"{name} {images.dtype}"
 
 
 def _odd_images(draw: random.Random, generator: torch.Generator) -> Any:
-    shape = draw.choice(
-        [
-            *((2, 1, 8, 8), (2, 1, 8, 8), (1, 8, 8), (8, 8), (2, 8, 8, 1), (0, 1, 8, 8)),
-            *((2, 1, 9, 8), (2, 3, 8, 8), (2, 1, 0, 8), (2, 1, 8, 8, 1), (2,), (), (2, 1, 1, 1)),
-        ]
-    )
+    odd: list[tuple[int, ...]] = [
+        *((1, 8, 8), (8, 8), (2, 8, 8, 1), (0, 1, 8, 8), (2, 1, 9, 8), (2, 3, 8, 8), (2, 1, 0, 8)),
+        *((2, 1, 8, 8, 1), (2,), (), (2, 1, 1, 1)),
+    ]
+    shape = (2, 1, 8, 8) if draw.random() < 0.7 else draw.choice(odd)
     images: Any = torch.rand(shape, generator=generator)
     kind = draw.randrange(14)
     if kind == 0:
@@ -359,7 +395,7 @@ def _odd_images(draw: random.Random, generator: torch.Generator) -> Any:
 
 
 def _odd_labels(draw: random.Random, generator: torch.Generator) -> Any:
-    count = draw.choice([2, 2, 2, 2, 1, 0, 3])
+    count = 2 if draw.random() < 0.9 else draw.choice([1, 0, 3])
     labels: Any = torch.randint(3, (count,), generator=generator)
     kind = draw.randrange(12)
     if kind == 0:
@@ -379,11 +415,9 @@ CHEAP = ("models", "attacks", "runs", "results", "compare", "data", "resume", "i
 
 
 def _prepare_commands() -> list[str]:
-    files = _prepare_results()
+    _prepare_results()
     for name in ("r1", "r2"):
-        folder = _fresh(name)
-        for file, content in files.items():
-            (folder / file).write_bytes(content)
+        shutil.copytree("seed-results", name, dirs_exist_ok=True)
     Run.create(_fresh("runs") / "one", RunConfig("resnet8", "digits", load_recipe("fast")))
     Path("words.yaml").write_text("epochs: 1\nodd: 3\n")
     options = "--json --out --seed --limit --model --data --recipe --epochs --section --against"
@@ -410,8 +444,12 @@ def _try_command(vocabulary: list[str], draw: random.Random) -> str:
     assert code in (0, 1, 2), f"exit code {code}"
     assert "Traceback" not in err.getvalue(), err.getvalue()[-1000:]
     assert "\x1b" not in out.getvalue() + err.getvalue(), "a terminal escape was printed"
-    assert code != 2 or err.getvalue().strip(), f"{words} was refused without a word"
-    return f"{words[0] if words[0] in COMMANDS else 'no command'} {code}"
+    command = words[0] if words[0] in COMMANDS else "no command"
+    if code == 2:
+        said = err.getvalue().strip()
+        assert said, f"{words} was refused without a word"
+        raise RefusedError(f"{command}: {' '.join(said.split())}")
+    return f"{command} {code}"
 
 
 GENERATORS: dict[str, tuple[Callable[[], Any], Attempt]] = {

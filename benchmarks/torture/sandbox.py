@@ -47,28 +47,39 @@ def is_write(arguments: tuple[Any, ...]) -> bool:
     return writes and not isinstance(path, int)
 
 
+# Audit events that change what a path leads to, and where their arguments hold a folder's number
+# that the path is relative to.
+_CHANGES = {
+    "os.remove": 1,
+    "os.rmdir": 1,
+    "os.mkdir": 2,
+    "os.chmod": 2,
+    "os.chown": 3,
+    "os.truncate": None,
+    "shutil.rmtree": 1,
+}
+
+
 def _watch(event: str, arguments: tuple[Any, ...]) -> None:
-    if (event == "open" and is_write(arguments)) or event in (
-        "os.remove",
-        "os.rmdir",
-        "os.mkdir",
-        "os.truncate",
-        "os.chmod",
-        "os.chown",
-    ):
+    if event == "open" and is_write(arguments):
         _check(arguments[0], event)
-    elif event in ("os.rename", "os.link", "os.symlink"):
-        _check(arguments[1], event)
-        if event == "os.rename":
-            _check(arguments[0], event)
-    elif event == "shutil.rmtree":
-        _check(arguments[0], event)
+    elif event in _CHANGES:
+        place = _CHANGES[event]
+        _check(arguments[0], event, None if place is None else arguments[place])
+    elif event in ("os.rename", "os.link"):
+        _check(arguments[0], event, arguments[2])
+        _check(arguments[1], event, arguments[3])
+    elif event == "os.symlink":
+        _check(arguments[1], event, arguments[2])
 
 
-def _check(path: Any, event: str) -> None:
+def _check(path: Any, event: str, folder: Any = None) -> None:
     if not isinstance(path, str | bytes | os.PathLike) or not _ALLOWED:
         return
-    text = os.path.realpath(os.fsdecode(path))
+    text = os.fsdecode(path)
+    if isinstance(folder, int) and folder >= 0:
+        text = str(Path(f"/proc/self/fd/{folder}").readlink() / text)
+    text = os.path.realpath(text)
     if text.endswith(".pyc") or "__pycache__" in text or text.startswith(_SILENT):
         return
     if not any(f"{text}{os.sep}".startswith(root) for root in _ALLOWED):

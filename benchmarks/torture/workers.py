@@ -17,15 +17,15 @@ from torture import sandbox
 from torture.inputs import GENERATORS
 from torture.outcomes import Tally, judge
 
-PATIENCE = 30.0  # seconds that one input may take
+PATIENCE = 60.0  # seconds that one input may take, on a machine that does other work too
 MEMORY = 6 << 30  # bytes of address space that a process may grow by
 
 
-def run_generator(name: str, inputs: int, seed: int, folder: Path) -> Tally:
-    """Try so many inputs of one generator, and count what became of them."""
-    tally, number = Tally(), 0
-    while number < inputs:
-        number = _run_worker(name, number, inputs, seed, folder, tally)
+def try_inputs(name: str, first: int, last: int, seed: int, folder: Path) -> Tally:
+    """Try the inputs ``first`` to ``last - 1`` of a generator; count what became of them."""
+    tally, number = Tally(), first
+    while number < last:
+        number = _run_worker(name, number, last, seed, folder, tally)
     return tally
 
 
@@ -49,15 +49,15 @@ def _run_worker(name: str, first: int, last: int, seed: int, folder: Path, tally
             ready, _, _ = select.select([pipe], [], [], PATIENCE)
             header = pipe.read(4) if ready else b""
             if len(header) < 4:
-                how = "no end" if not ready else "the process died"
                 if not ready:
                     os.kill(child, signal.SIGKILL)
-                tally.record(
-                    ("lost", f"{how} after {PATIENCE:.0f} s" if not ready else how), number
-                )
+                how = "the process died" if ready else f"no end after {PATIENCE:.0f} s"
+                tally.record(("lost", how), number)
                 number += 1
                 break
-            kind, _, text = pipe.read(struct.unpack("<I", header)[0]).decode().partition("\n")
+            kind, _, text = (
+                pipe.read(struct.unpack("<I", header)[0]).decode(errors="replace").partition("\n")
+            )
             tally.record((kind, text), number)
             number += 1
     os.waitpid(child, 0)

@@ -16,7 +16,10 @@ def number(name: str, value: object, *, low: float = -math.inf, high: float = ma
     """Return ``value`` as a finite float in [low, high]."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number, found {_show(value)}")
-    result = float(value)
+    try:
+        result = float(value)
+    except OverflowError:  # an integer beyond all floats
+        result = math.inf
     if not (math.isfinite(result) and low <= result <= high):
         raise ValueError(f"{name} must be {_range(low, high)}, found {brief(value)}")
     return result
@@ -27,7 +30,7 @@ def integer(name: str, value: object, *, low: int) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be an integer, found {_show(value)}")
     if value < low:
-        raise ValueError(f"{name} must be at least {low}, found {value}")
+        raise ValueError(f"{name} must be at least {low}, found {brief(value)}")
     return int(value)
 
 

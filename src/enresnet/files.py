@@ -54,6 +54,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         temporary.chmod(mode)
         synchronise(temporary)  # the rename must not overtake the data when the machine dies
         temporary.replace(target)
+    except OSError as error:
+        if error.filename is None:  # of a write or a sync the system does not say where
+            error.filename = str(target)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -30,6 +30,14 @@ def regular_file(path: str | os.PathLike[str]) -> Path:
     return found
 
 
+def is_folder(path: str | os.PathLike[str]) -> bool:
+    """Return whether ``path`` is a folder; what no path can be, as a text too long, is none."""
+    try:
+        return Path(path).is_dir()
+    except (OSError, ValueError):
+        return False
+
+
 def read_yaml(path: str | os.PathLike[str], *, name: str | None = None) -> Any:
     """Return what a YAML file holds, as plain values; ``name`` is what errors call the file."""
     where = name or str(path)

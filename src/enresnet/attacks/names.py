@@ -72,9 +72,10 @@ def create_attack(name: str, **options: Any) -> Attack:
     kind = "" if match is None else match["attack"].rstrip("0123456789").removesuffix("_rand")
     if match is None or not _fits(match, kind):
         raise ValueError(
-            f"unknown attack {name!r}; known are {', '.join(LISTED)}, with any number of steps, "
-            "and followed by _runner_up or _targeted, with _random, _least_likely, _runner_up or "
-            f"_all after it where no targets are given{checks.did_you_mean(name, LISTED)}"
+            f"unknown attack {checks.brief(name)}; known are {', '.join(LISTED)}, with any number "
+            "of steps, and followed by _runner_up or _targeted, with _random, _least_likely, "
+            "_runner_up or _all after it where no targets are given"
+            + checks.did_you_mean(name, LISTED)
         )
     named: dict[str, Any] = {}
     if match["steps"] is not None:

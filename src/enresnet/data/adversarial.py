@@ -208,12 +208,15 @@ def describe_adversarial_set(folder: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{folder} is no set of attacked images: no {ABOUT}")
     about = _read_about(path)
     if about.get("format") != FORMAT or about.get("kind") not in KINDS:
-        raise ValueError(f"{path} must have the format {FORMAT!r}, found {about.get('format')!r}")
+        found = checks.brief(about.get("format"))
+        raise ValueError(f"{path} must have the format {FORMAT!r}, found {found}")
     classes, count = about.get("classes"), about.get("count", 1)
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
         raise ValueError(f"{path} must list the names of the classes; make the set again")
     if type(count) is not int or count < 1:
-        raise ValueError(f"{path} must count its images, found {count!r}; make the set again")
+        raise ValueError(
+            f"{path} must count its images, found {checks.brief(count)}; make the set again"
+        )
     # What made it is told after the work on it, so it must be there before.
     return {"attack": "an unknown attack", "model": "an unknown model", **about}
 

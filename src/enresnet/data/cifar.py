@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from PIL import Image
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
 from enresnet.data import sources
 from enresnet.data.images import Images
@@ -118,12 +118,14 @@ def load_cifar(spec: Cifar, *, source: Path | None = None) -> tuple[Images, Imag
     """
     path = sources.cache_folder() / f"{spec.name}.safetensors"
     if path.is_file() and source is None:
+        sources.clean_cache_folder()  # of another process that was killed while this one was made
         arrays = _from_cache(spec, path)
     else:
         arrays = fetch(spec, source=source)
         sources.make_cache_folder()
         with replacing(path) as temporary:
-            save_file(arrays, temporary)
+            # Not save_file: killed, it leaves a file under a name that nobody would clean up.
+            temporary.write_bytes(save(arrays))
     return tuple(  # type: ignore[return-value]
         Images(
             torch.from_numpy(arrays[f"{split}_images"]),

@@ -16,6 +16,7 @@ from enresnet.data.cifar import CIFAR10, CIFAR100, load_cifar
 from enresnet.data.digits import load_digits
 from enresnet.data.folder import load_folder, load_test_folder
 from enresnet.data.images import Images, from_dataset
+from enresnet.reading import is_folder
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,9 +100,9 @@ def load_test_images(
 
     A folder of plain class folders is a test set, whole; ``origin`` says which images they are.
     """
-    if is_adversarial_set(Path(name)):
-        return load_adversarial_set(Path(name))
-    if os.fspath(name) not in NAMES and Path(name).is_dir():
+    if os.fspath(name) not in NAMES and is_folder(name):
+        if is_adversarial_set(Path(name)):
+            return load_adversarial_set(Path(name))
         return load_test_folder(Path(name), size=32 if size is None else size, gray=gray)
     return load_data(name, size=size, gray=gray).test
 
@@ -122,12 +123,12 @@ def load_data(
     folder has both test and validation images.
     """
     if not isinstance(name, str | os.PathLike):
-        raise TypeError(f"name must be a string or a path, found {name!r}")
+        raise TypeError(f"name must be a string or a path, found {checks.brief(name)}")
     text = os.fspath(name)
     folder = None if text in NAMES else Path(text)
     validation = None
     if source is not None and not text.startswith("cifar"):
-        raise ValueError(f"source is for cifar10 and cifar100; {text} has none")
+        raise ValueError(f"source is for cifar10 and cifar100; {checks.brief(text)} has none")
     if folder is None and (size is not None or gray):
         raise ValueError(f"size and gray are for folders of images; {text} has its own")
     if folder is None:
@@ -135,15 +136,17 @@ def load_data(
         train, test = train.first(limit), test.first(limit)
         # A digit or a letter in the mirror is another one; at 8 x 8 a shift is a large change.
         augmentation = Augmentation(pad=0, flip=False) if text == "digits" else None
-    elif is_adversarial_set(folder):
-        raise ValueError(f"{folder} is a set of attacked images: for evaluating, not for training")
-    elif folder.is_dir():
+    elif is_folder(folder):
+        if is_adversarial_set(folder):
+            raise ValueError(
+                f"{folder} is a set of attacked images: for evaluating, not for training"
+            )
         side = 32 if size is None else size
         train, validation, test = load_folder(folder, size=side, gray=gray, limit=limit)
         augmentation = None
     else:
         raise ValueError(
-            f"unknown data set {text!r}: known are {', '.join(NAMES)}, or the path of a folder of "
-            f"images by class{checks.did_you_mean(text, NAMES)}"
+            f"unknown data set {checks.brief(text)}: known are {', '.join(NAMES)}, or the path of "
+            f"a folder of images by class{checks.did_you_mean(text, NAMES)}"
         )
     return DataSet.of(train, test, validation=validation, name=text, augmentation=augmentation)

@@ -23,7 +23,7 @@ import time
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -62,6 +62,12 @@ def make_cache_folder() -> Path:
     return folder
 
 
+def clean_cache_folder() -> None:
+    """Remove what killed downloads left, where that is allowed."""
+    with suppress(OSError):
+        remove_leftovers(cache_folder(), deep=False)
+
+
 def cache_folder() -> Path:
     """Return where data sets are kept: ``ENRESNET_DATA``, or enresnet in the user's cache."""
     named = os.environ.get("ENRESNET_DATA")
@@ -80,24 +86,28 @@ def download(url: str, path: Path, *, md5: str) -> None:
     """Fetch ``url`` to ``path``, whole and with the right digest, or not at all."""
     digest = hashlib.md5(usedforsecurity=False)
     with replacing(path) as temporary:
-        try:
-            with (
-                urllib.request.urlopen(url, timeout=TIMEOUT) as answer,
-                temporary.open("wb") as file,
-            ):
-                size = int(answer.headers.get("Content-Length") or 0)
-                with progress_bar(f"fetching {Path(url).name}", size or None) as advance:
-                    while piece := answer.read(CHUNK):
-                        file.write(piece)
-                        digest.update(piece)
-                        advance(len(piece))
-        except (OSError, http.client.HTTPException) as error:
-            raise UnreachableError(f"{url} cannot be reached: {error}") from error
+        with temporary.open("wb") as file:
+            for piece in _fetched(url):
+                file.write(piece)  # a disk that is full is no site that cannot be reached
+                digest.update(piece)
         if digest.hexdigest() != md5:
             raise ValueError(
                 f"{url} is truncated or altered: its MD5 is {digest.hexdigest()}, not {md5}; "
                 "try again later"
             )
+
+
+def _fetched(url: str) -> Iterator[bytes]:
+    """Yield what a site answers, piece by piece."""
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
+            size = int(answer.headers.get("Content-Length") or 0)
+            with progress_bar(f"fetching {Path(url).name}", size or None) as advance:
+                while piece := answer.read(CHUNK):
+                    yield piece
+                    advance(len(piece))
+    except (OSError, http.client.HTTPException) as error:
+        raise UnreachableError(f"{url} cannot be reached: {error}") from error
 
 
 @contextmanager

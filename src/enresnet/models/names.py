@@ -99,13 +99,14 @@ def count_parameters(name: str, *, num_classes: int = 10, in_channels: int = 3) 
 def parse_name(name: str) -> list[Part]:
     """Return the parts of a model's name; a name we cannot build gets near matches."""
     if not isinstance(name, str):
-        raise TypeError(f"name must be a string such as 'en5_resnet20', found {name!r}")
+        raise TypeError(f"name must be a string such as 'en5_resnet20', found {checks.brief(name)}")
     return [_parse_part(term, name) for term in re.split(r"[+&]", name)]
 
 
 def _parse_part(term: str, name: str) -> Part:
     term = re.sub(r"\$_\{?([0-9]+)\}?\$", r"\1", term.strip()).lower()  # En$_5$ResNet20
-    where = f"unknown model {term!r}" + (f" in {name!r}" if term != name else "")
+    where = f"unknown model {checks.brief(term)}"
+    where += f" in {checks.brief(name)}" if term != name else ""
     match = _PART.fullmatch(term)
     if match is None:
         raise ValueError(

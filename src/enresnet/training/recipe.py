@@ -98,6 +98,11 @@ class Recipe:
                 f"teacher must be given with objective={self.objective}: a run's folder or a "
                 "safetensors file"
             )
+        if not isinstance(self.teacher, str | None):
+            raise TypeError(
+                f"teacher must be the path of a run or of a safetensors file, found "
+                f"{checks.brief(self.teacher)}"
+            )
         for name in ("epochs", "batch_size", "steps"):
             checks.integer(name, getattr(self, name), low=1)
         checks.choice("std_over", self.std_over, STD_OVER)

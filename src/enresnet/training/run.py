@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -25,7 +26,7 @@ from enresnet import checks, models
 from enresnet.evaluation.record import Record
 from enresnet.files import is_temporary, locked, remove, remove_leftovers, replacing, take
 from enresnet.randomness import named_generator
-from enresnet.reading import read_yaml
+from enresnet.reading import is_folder, read_yaml
 from enresnet.training.checkpoint import checkpoints
 from enresnet.training.recipe import Recipe, recipe_from
 from enresnet.training.standing import Epoch
@@ -62,7 +63,21 @@ class RunConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "model", models.canonical_name(self.model))
         checks.choice("precision", self.precision, PRECISIONS)
-        if Path(self.data).is_dir():  # found again from wherever the run is evaluated
+        checks.integer("seed", self.seed, low=-(2**63))
+        for name in ("limit", "size"):
+            if getattr(self, name) is not None:
+                checks.integer(name, getattr(self, name), low=1)
+        kinds = {"data": str | os.PathLike, "gray": bool, "fingerprint": str}
+        for name, kind in {**kinds, "classes": tuple, "parts": tuple, "weights": tuple}.items():
+            if not isinstance(value := getattr(self, name), kind):
+                raise TypeError(f"{name} must be {_KINDS[name]}, found {checks.brief(value)}")
+        for name in ("classes", "parts"):
+            for word in getattr(self, name):
+                if not isinstance(word, str):
+                    raise TypeError(f"{name} must be {_KINDS[name]}, found {checks.brief(word)}")
+        for weight in self.weights:
+            checks.number("weights", weight)
+        if is_folder(self.data):  # found again from wherever the run is evaluated
             object.__setattr__(self, "data", str(Path(self.data).resolve()))
 
     def load_data(self) -> DataSet:
@@ -80,6 +95,16 @@ class RunConfig:
             std_over=self.recipe.std_over,
             generator=named_generator(self.seed, "weights"),
         )
+
+
+_KINDS = {
+    "data": "the name of a data set or the path of a folder",
+    "gray": "true or false",
+    "fingerprint": "a text",
+    "classes": "the names of the classes",
+    "parts": "the names of the runs it was integrated from",
+    "weights": "numbers, one a part",
+}
 
 
 class Run:
@@ -229,8 +254,12 @@ class Run:
         if missing:
             raise ValueError(f"{path} lacks {' and '.join(missing)}")
         for name in ("classes", "parts", "weights"):
-            values[name] = tuple(values.get(name, ()))
-        return cls(folder, RunConfig(**values, recipe=recipe))
+            if isinstance(values.setdefault(name, ()), list):
+                values[name] = tuple(values[name])
+        try:
+            return cls(folder, RunConfig(**values, recipe=recipe))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path}: {error}") from error
 
     def record_environment(self, step: int, **facts: Any) -> None:
         """Add to environment.json what trains this run from ``step`` on."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
+from enresnet import checks
 from enresnet.evaluation.statistics import compare
 from enresnet.training.standing import Epoch
 
@@ -94,9 +95,14 @@ class Selection:
 
     def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         """Go on from where :meth:`tensors` and :meth:`facts` were taken."""
-        self.kept = None if facts["kept"] is None else Kept(*facts["kept"])
-        self._best = None if facts["best"] is None else (facts["best"], tensors["scores"])
-        self._validated = facts["validated"]
+        kept, best, validated = facts["kept"], facts["best"], facts["validated"]
+        if not (best is None or type(best) is int) or type(validated) is not int or validated < 0:
+            raise TypeError(f"the selection is {checks.brief(facts)}")
+        self.kept = None if kept is None else Kept(*kept)
+        if self.kept is not None and not isinstance(self.kept.why, str):
+            raise TypeError(f"why an epoch was kept is {checks.brief(kept)}")
+        self._best = None if best is None else (best, tensors["scores"])
+        self._validated = validated
 
 
 def _percent(scores: Tensor) -> str:

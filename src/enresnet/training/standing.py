@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import numbers
+from dataclasses import dataclass, fields
+from typing import Any
+
+from enresnet import checks
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,9 @@ class Epoch:
     note: str = ""  # what else happened
     kept: str = ""  # why the network of this epoch is the run's best, if it is
 
+    def __post_init__(self) -> None:
+        _check_types(self)
+
     @property
     def score(self) -> float | None:
         """The accuracy that matters: robust where there is one."""
@@ -61,3 +68,19 @@ class Progress:
     images: float = 0.0
     natural_right: float = 0.0
     natural_images: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+
+
+_KINDS: dict[str, Any] = {"int": numbers.Integral, "float": numbers.Real, "str": str}
+
+
+def _check_types(values: Step | Epoch | Progress) -> None:
+    """Raise unless every field is of its type: a checkpoint may say anything."""
+    for spec in fields(values):
+        name, _, optional = str(spec.type).partition(" | ")
+        value = getattr(values, spec.name)
+        fits = isinstance(value, _KINDS[name]) and type(value) is not bool
+        if not fits and not (optional and value is None):
+            raise TypeError(f"{spec.name} must be of type {spec.type}, found {checks.brief(value)}")

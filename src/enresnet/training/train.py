@@ -269,7 +269,7 @@ class Keeper:
         if not isinstance(there, dict):
             return
         differing = [
-            f"{name} {there[name]!r} there, {here[name]!r} here"
+            f"{name} {checks.brief(there[name])} there, {checks.brief(here[name])} here"
             for name in here
             if name in there and there[name] != here[name]
         ]
@@ -297,8 +297,8 @@ class Keeper:
             return ""
         if not self._other_loops:
             reason = native.other_loops(bool(begun)) or (
-                f"{begun} of its {engine.processes} processes had the loops in C, and now "
-                f"{self._loops} have"
+                f"{checks.brief(begun)} of its {engine.processes} processes had the loops in C, "
+                f"and now {self._loops} have"
             )
             raise ValueError(
                 f"{self._run.folder} cannot go on as it began: {reason}; or go on with other draws "

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from enresnet import checks
 from enresnet.data import DataSet
 from enresnet.evaluation import score
 from enresnet.models.noise import NoiseStream, share_stream
@@ -181,8 +182,8 @@ class Trainer:
         """Go on from where :meth:`tensors` and :meth:`facts` were taken."""
         if facts["processes"] != self.engine.processes:
             raise ValueError(
-                f"the run was trained by {facts['processes']} processes and cannot go on with "
-                f"{self.engine.processes}: its batches would be others"
+                f"the run was trained by {checks.brief(facts['processes'])} processes and cannot "
+                f"go on with {self.engine.processes}: its batches would be others"
             )
         if facts.get("teacher") != answers_digest(self._answers):
             raise ValueError(
@@ -198,8 +199,12 @@ class Trainer:
         if self._weights is not None:
             self._weights.gathered.copy_(tensors["weights"])
         self.engine.load_precision_state(facts["precision"])
-        self.progress = Progress(**facts["progress"])
-        self._natural = facts["natural"]
+        progress, natural = Progress(**facts["progress"]), facts["natural"]
+        if not (0 <= progress.epoch <= self.recipe.epochs and 0 <= progress.step <= self.steps):
+            raise LookupError(f"it stands at step {progress.step} of epoch {progress.epoch}")
+        if not isinstance(natural, float | int | None):
+            raise TypeError(f"the natural accuracy is {checks.brief(natural)}")
+        self.progress, self._natural = progress, natural
 
     def _network(self) -> dict[str, Tensor]:
         return network_tensors(self.model, self._averaged, self._optimiser)

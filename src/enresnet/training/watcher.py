@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from enresnet.drawing import as_png
 from enresnet.files import replacing
@@ -65,6 +69,7 @@ class TensorBoard(Watcher):
     """Writes what TensorBoard shows to the folder ``tensorboard`` of the run."""
 
     EVERY = 20  # steps
+    _file: Any = None
 
     @staticmethod
     def installed() -> bool:
@@ -72,14 +77,18 @@ class TensorBoard(Watcher):
         return find_spec("tensorboard") is not None
 
     def begin(self, run: Run, trainer: Trainer, epochs: Sequence[Epoch], resumed: str) -> None:
-        """Open the folder; what a killed process wrote beyond its last checkpoint is hidden."""
+        """Open a file; what a killed process wrote beyond its last checkpoint is hidden."""
         del epochs, resumed
-        from torch.utils.tensorboard import SummaryWriter
+        from tensorboard.compat.proto.event_pb2 import SessionLog
 
-        self._trainer = trainer
-        self._writer = SummaryWriter(
-            run.folder / "tensorboard", purge_step=trainer.steps_done, flush_secs=10
-        )
+        self._trainer, self._file = trainer, None
+        folder, done = run.folder / "tensorboard", trainer.steps_done
+        name = f"events.out.tfevents.{time.time():.0f}.{platform.node()}.{os.getpid()}.0"
+        with self._going_on():
+            folder.mkdir(exist_ok=True)
+            self._file = (folder / name).open("ab", buffering=0)
+        self._add(step=done, file_version="brain.Event:2")
+        self._add(step=done, session_log=SessionLog(status=SessionLog.START))
 
     def step(self, step: Step) -> None:
         """Write now and then."""
@@ -99,9 +108,41 @@ class TensorBoard(Watcher):
 
     def end(self) -> None:
         """Close the file."""
-        self._writer.close()
+        if self._file is not None:
+            self._file.close()
 
     def _write(self, step: int, **values: float | None) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
         for name, value in values.items():
             if value is not None:
-                self._writer.add_scalar(name, value, step)
+                shown = Summary.Value(tag=name, simple_value=value)
+                self._add(step=step, summary=Summary(value=[shown]))
+
+    def _add(self, **content: Any) -> None:
+        """Write an event at once: the writers of torch and TensorBoard do so from a thread.
+
+        An error there ends in a stack on the terminal.
+        """
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        if self._file is not None:
+            with self._going_on():
+                RecordWriter(self._file).write(
+                    Event(wall_time=time.time(), **content).SerializeToString()
+                )
+
+    @contextmanager
+    def _going_on(self) -> Iterator[None]:
+        """Go on without TensorBoard where its file cannot be written."""
+        try:
+            yield
+        except OSError as error:
+            warnings.warn(
+                f"nothing more is written for TensorBoard ({error}); the training goes on",
+                stacklevel=2,
+            )
+            if self._file is not None:
+                self._file.close()
+            self._file = None
