@@ -5,7 +5,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from enresnet.attacks import Strongest, attack_at, list_attacks, strongest
+from enresnet.attacks import Square, Strongest, attack_at, list_attacks, strongest
 from problems import seeded
 
 TRAINED_AT, SIDE = 0.3, 28
@@ -64,25 +64,61 @@ def test_its_gradients_do_mislead(misleading):
     assert one > many + 20
 
 
-def test_where_gradients_mislead_square_has_all_steps(misleading, monkeypatch):
-    """And where they do not, a fifth: the model becomes surer along a long step, or it does not."""
+def test_what_square_alone_finds_is_found_where_gradients_are_weak(misleading, monkeypatch):
+    """Points that gradients found may be ahead of Square for a while, and Square still wins."""
+    model, images, labels = misleading
+    images, labels = images[:200], labels[:200]
+    searches_of, untrusted = strongest.searches_of, Strongest._untrusted
+
+    def few(planned, *, budget, **options):
+        return searches_of(planned, budget=budget // 50, **options)
+
+    def trusted(self, contest):
+        loud, blind = untrusted(self, contest)
+        return loud, torch.zeros_like(blind)
+
+    monkeypatch.setattr(strongest, "DETERMINISTIC", (strongest.Stage("itself", "ce", 1.0),))
+    monkeypatch.setattr(strongest, "searches_of", few)
+    monkeypatch.setattr(Strongest, "_untrusted", trusted)
+    alone = left(model, Square(epsilon=0.08, generator=seeded()), images, labels)
+    whole = left(model, Strongest(epsilon=0.08, generator=seeded()), images, labels)
+    assert whole <= alone
+
+
+def test_where_gradients_mislead_square_is_never_given_up(misleading, monkeypatch):
+    """The model becomes surer along a long step; where it does not, hopeless images are left."""
     model, images, labels = misleading
     asked = []
 
     class Recorded(strongest.Square):
-        def _perturb(self, batch):
-            asked.append((self.steps, len(batch.images)))
-            return super()._perturb(batch)
+        def search(self, batch, *, give_up=None):
+            asked.append(give_up)
+            return super().search(batch, give_up=give_up)
 
     monkeypatch.setattr(strongest, "Square", Recorded)
     monkeypatch.setattr(strongest, "DETERMINISTIC", ())  # nothing is lost before Square
     Strongest(epsilon=0.1, budget=100, generator=seeded())(model, images[:100], labels[:100])
-    assert sum(count for steps, count in asked if steps == 100) >= 15
+    assert int((~asked[-1]).sum()) >= 15
     linear = nn.Sequential(nn.Flatten(), nn.Linear(SIDE**2, 10, bias=False)).eval()
     asked.clear()
     right = linear(images[:40]).argmax(dim=1)
     Strongest(epsilon=1e-4, budget=100, generator=seeded())(linear, images[:40], right)
-    assert asked[0] == (20, 40)
+    assert asked[0].all()
+    assert len(asked[0]) == 40
+
+
+def test_square_gives_up_what_is_hopeless_and_nothing_else(misleading):
+    """Asked to, it breaks the same images with fewer evaluations."""
+    model, images, labels = misleading
+    images, labels = images[:150], labels[:150]
+
+    class Hurried(Square):
+        def _perturb(self, batch):
+            return self.search(batch, give_up=torch.ones(len(batch.images), dtype=torch.bool))
+
+    plain, hurried = (kind(epsilon=0.05, generator=seeded()) for kind in (Square, Hurried))
+    assert left(model, hurried, images, labels) == left(model, plain, images, labels)
+    assert hurried.spent[1] < 0.75 * plain.spent[1]
 
 
 def test_it_is_at_or_below_each_attack_on_some_images(misleading):

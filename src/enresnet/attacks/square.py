@@ -27,6 +27,10 @@ from enresnet.attacks.replay import Replay
 # The share of pixels of a square is halved at these shares of the search (of 10,000 steps).
 HALVINGS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
 RETIRE = 20  # draws in which an example of a randomised model must fail before it is left
+# An example is given up, where that is asked for, if after so much of the search its margin is
+# still so much of the clean image's. On networks trained with one step, on which Square finds what
+# gradients do not, none that it broke in the end was above 0.41 and 0.19.
+HEADWAY = ((0.2, 0.5), (0.5, 0.25))
 
 
 class Square(Attack):
@@ -67,8 +71,12 @@ class Square(Attack):
         generator = self.generator
         return torch.randint(2**62, (count,), generator=generator, device=generator.device)
 
-    @torch.no_grad()
     def _perturb(self, batch: Batch) -> Tensor:
+        return self.search(batch)
+
+    @torch.no_grad()
+    def search(self, batch: Batch, *, give_up: Tensor | None = None) -> Tensor:
+        """Return the worst points found; examples in ``give_up`` are left where hope is small."""
         if batch.images.ndim != 4:
             raise ValueError(
                 "square needs images N x channels x height x width, found shape "
@@ -83,7 +91,13 @@ class Square(Attack):
             noise.watch(partial(batch.logits, point))
         fooled, margin = self._judge(batch, point)
         lost = self._lost(batch, point, fooled, torch.zeros_like(fooled, dtype=torch.bool))
+        looks, clean = {}, margin
+        if give_up is not None:
+            looks = {round(share * self.steps): rest for share, rest in HEADWAY}
+            _, clean = self._judge(batch, batch.images)
         for step in range(self.steps):
+            if give_up is not None and step in looks:
+                lost = lost | (give_up & (margin > looks[step] * clean))
             rows = (~lost).nonzero().squeeze(1)
             if not len(rows):
                 break

@@ -89,8 +89,9 @@ LOUD = (
 class Strongest(Attack):
     """The worst case over APGD on all surrogates and Square, in linf.
 
-    ``budget`` is in gradient evaluations an image; those that fail early take less. Square has a
-    fifth of it in steps, without gradients, and all of it where there are none or they mislead.
+    ``budget`` is in gradient evaluations an image; those that fail early take less. Square has as
+    many steps, without gradients; an image is left after a fifth of them where the search does not
+    get on, unless there are no gradients or they mislead.
     ``eot`` draws go into a gradient, fewer where the budget would not last for ten steps.
     """
 
@@ -163,22 +164,21 @@ class Strongest(Attack):
         return contest
 
     def _by_squares(self, contest: Contest, blind: Tensor, budget: int, meter: _Meter) -> None:
-        """Search without gradients, at length where they lead nowhere."""
+        """Search without gradients: to the end where they lead nowhere, else where it gets on."""
         batch = contest.batch
         eot = 1 if batch.deterministic else self._averaged
-        for members, steps, draws in (
-            (~blind, max(1, budget // 5), min(2, eot)),
-            (blind, budget, eot),
-        ):
+        for members, draws in ((~blind, min(2, eot)), (blind, eot)):
             rows = contest.standing
             rows = rows[members[rows]]
+            hurried = ~blind[rows]
             while len(rows):
                 meter.start(rows, SEARCHED, SEARCHED_BLINDLY)
-                found = self._square(batch.rows(rows), steps, draws, meter)
+                found = self._square(batch.rows(rows), budget, draws, hurried, meter)
                 ahead = contest.challenge(rows, found)
                 # Where blind search does better than gradients did, it is them that are blind.
-                more = ahead & ~contest.lost[rows] & (steps < budget)
-                rows, steps, draws = rows[more], budget, eot
+                more = ahead & ~contest.lost[rows] & hurried
+                rows, draws = rows[more], eot
+                hurried = torch.zeros(len(rows), dtype=torch.bool)
 
     def _by_gradients(self, contest: Contest, budget: int, meter: _Meter) -> Tensor:
         """Try all that follows a gradient; return the images where there is none to trust."""
@@ -283,10 +283,10 @@ class Strongest(Attack):
         batch.classifier.count(own, surrogate.cost)
         return found
 
-    def _square(self, batch: Batch, steps: int, eot: int, meter: _Meter) -> Tensor:
+    def _square(self, batch: Batch, steps: int, eot: int, hurried: Tensor, meter: _Meter) -> Tensor:
         square = Square(epsilon=self.epsilon, steps=steps, eot=eot)
         own = batch.classifier.apart(advance=meter.within(square.passes))
-        found = square._perturb(replace(batch, eot=eot, classifier=own))
+        found = square.search(replace(batch, eot=eot, classifier=own), give_up=hurried)
         batch.classifier.count(own)
         return found
 
