@@ -5,7 +5,7 @@ import torch
 from PIL import Image
 
 from enresnet.cli import main
-from enresnet.data import Images
+from enresnet.data import Images, load_test_images
 from enresnet.training import Run
 
 PIXELS, LABELS = torch.zeros(4, 1, 8, 8), torch.tensor([0, 1, 1, 0])
@@ -22,9 +22,19 @@ def test_numbers_follow_names():
     assert images("cat", "dog").in_terms_of(("cat", "dog")).labels.tolist() == [0, 1, 1, 0]
 
 
-def test_names_that_are_numbers_say_nothing():
+def test_numbers_are_names_like_others():
+    assert images("2", "3").in_terms_of(("1", "2", "3")).labels.tolist() == [1, 2, 2, 1]
     for own, known in ((("0", "1"), ("cat", "dog")), (("cat", "dog"), ("0", "1"))):
-        assert images(*own).in_terms_of(known).classes == own
+        with pytest.raises(ValueError, match="does not know"):
+            images(*own).in_terms_of(known)
+
+
+def test_folders_named_by_numbers_are_in_their_order(tmp_path):
+    write(tmp_path / "all", {str(number): (number, 0, 0) for number in range(12)}, 1)
+    found = load_test_images(tmp_path / "all", size=8)
+    assert found.classes == tuple(map(str, range(12)))
+    pixels, labels = found.batch(slice(None))
+    assert torch.equal((255 * pixels[:, 0, 0, 0]).round().long(), labels)
 
 
 def test_unknown_classes_are_named():

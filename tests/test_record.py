@@ -44,7 +44,7 @@ class TestKeeping:
         assert add(record, result()) == []
         said = add(record, result(limit=8))
         assert len(said) == 2
-        assert "kept fgsm on 40 images, now on 8" in said[1]
+        assert "kept fgsm: images 40, now 8" in said[1]
         kept = record.sections()["best"]
         assert kept["natural"]["images"] == kept["robust"]["fgsm"]["images"] == 40
         scores, _ = record.scores()

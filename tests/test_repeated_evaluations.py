@@ -136,7 +136,7 @@ class TestAbandoned:
         journal.start()
         with journal.writer(0) as append:
             append("a/b/0-8", {})
-            with pytest.raises(FileExistsError, match="is being written by another process"):
+            with pytest.raises(FileExistsError, match="is being made by another process"):
                 Journals("j", restart=True).open(header).start()
             (word,) = Journals("j").others()
             assert word == "another evaluation (fgsm) runs beside this one"
@@ -280,6 +280,44 @@ def test_two_that_end_at_the_same_time_both_keep_their_results(tmp_path):
     assert set(Record(tmp_path).sections()["best"]["robust"]) == set(names)
     scores, _ = Record(tmp_path).scores()
     assert set(scores) == {"best/natural", *(f"best/{name}" for name in names)}
+
+
+class TestWhatIsKept:
+    def test_fewer_draws_do_not_replace_more(self, capsys):
+        assert run("--attacks", "fgsm") == 0
+        before = sections()
+        capsys.readouterr()
+        assert run("--attacks", "fgsm", "--draws", "1") == 0
+        error = capsys.readouterr().err
+        assert "kept natural: draws 2, now 1" in error
+        assert "kept fgsm: draws 2, now 1" in error
+        assert sections() == before
+
+    def test_what_is_replaced_is_told(self, capsys):
+        assert run("--attacks", "fgsm") == 0
+        for words, told in (
+            (["--seed", "1"], "replaced fgsm: seed 0, now 1"),
+            (["--seed", "1", "--batch-size", "12"], "replaced fgsm: batch size 8, now 12"),
+            (["--seed", "1", "--batch-size", "12", "--draws", "3"], "replaced fgsm: draws 2, now"),
+        ):
+            capsys.readouterr()
+            assert run("--attacks", "fgsm", *words) == 0
+            assert told in capsys.readouterr().err
+
+    def test_a_table_of_several_numbers_of_draws_shows_them(self, capsys, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "150")
+        assert run("--attacks", "fgsm") == 0
+        assert run("--attacks", "ifgsm2", "--draws", "3") == 0
+        capsys.readouterr()
+        assert main(["results", "out"]) == 0
+        said = capsys.readouterr().out
+        assert "draws" in said
+        assert run("--attacks", "fgsm_l2", "--draws", "3") == 0
+        assert "fgsm_l2 at 0.5" in capsys.readouterr().out
+
+    def test_two_outputs_in_one_file_are_refused(self, capsys):
+        assert run("--attacks", "fgsm", "--json", "o", "--markdown", "o") == 2
+        assert "named for two outputs" in capsys.readouterr().err
 
 
 class TestSeveralRadii:

@@ -62,10 +62,19 @@ def parse_yaml(text: str, *, name: str) -> Any:
     try:
         return yaml.load(text, _Loader)
     except _RefusedError as error:
-        raise ValueError(f"{name} is refused: {error}") from error
+        raise ValueError(f"{name} is refused: {_in_a_line(error)}") from error
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         # Numbers and dates that cannot be are errors of Python's, not of YAML's.
-        raise ValueError(f"{name} is not YAML: {error}") from error
+        raise ValueError(f"{name} is not YAML: {_in_a_line(error)}") from error
+
+
+def _in_a_line(error: Exception) -> str:
+    """Return what is wrong and where, without the excerpt that YAML draws."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem:
+        mark = error.problem_mark
+        where = "" if mark is None else f" in line {mark.line + 1}, column {mark.column + 1}"
+        return error.problem + where
+    return " ".join(str(error).split())
 
 
 class _RefusedError(yaml.MarkedYAMLError):

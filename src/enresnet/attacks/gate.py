@@ -64,7 +64,7 @@ class Classifier:
             )
         if self._largest_label >= logits.shape[1]:
             raise ValueError(
-                f"labels must be below the model's {logits.shape[1]} classes, found "
+                f"labels and targets must be below the model's {logits.shape[1]} classes, found "
                 f"{self._largest_label}; are these the labels of another data set?"
             )
         if self._watched:  # not in every step: what overflows does so on the clean images

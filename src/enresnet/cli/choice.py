@@ -23,6 +23,12 @@ class Chosen:
     entry: str  # its name there
 
     @property
+    def eight_bit(self) -> tuple[str, str]:
+        """Its name and its name in the section, for its images rounded to 8 bits."""
+        name, entry = (word.partition(" at ") for word in (self.name, self.entry))
+        return "".join([f"{name[0]}_8bit", *name[1:]]), "".join([f"{entry[0]}_8bit", *entry[1:]])
+
+    @property
     def file_name(self) -> str:
         """Its name for a folder."""
         return self.name.replace("/", "_").replace(" ", "-").replace(",", "")

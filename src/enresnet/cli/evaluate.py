@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from enresnet.training import Engine
 
 JOURNAL = "evaluation.journal"
-EIGHT_BIT = "_8bit"
 ONE_DRAW = (
     "AutoAttack itself counts an image as lost that one draw of the noise got wrong: under "
     "'claimed' stands its own figure, under 'accuracy' what fresh draws make of its images."
@@ -196,7 +195,7 @@ def command(
     order = {one.name: {**known, **result.robust}[one.name] for one in chosen}
     result = replace(result, robust=order)
     if sets is not None and png:
-        result = _with_eight_bit(result, subject, sets, draws, batch_size, seed)
+        result = _with_eight_bit(result, subject, chosen, sets, draws, batch_size, seed)
     said = results.add(result, chosen, radii)
     journals.remove()
     for word in [*said, *journals.others()]:
@@ -242,7 +241,7 @@ class _Results:
         said = []
         for radius in radii:
             own = {one.name: one.entry for one in chosen if one.radius == radius}
-            own |= {name + EIGHT_BIT: entry + EIGHT_BIT for name, entry in own.items()}
+            own |= dict(one.eight_bit for one in chosen if one.radius == radius)
             robust = {own[name]: value for name, value in result.robust.items() if name in own}
             said += self.subject.record.add(
                 self.subject.section(radius, self.data_name),
@@ -322,6 +321,7 @@ class _Sets:
 def _with_eight_bit(
     result: Evaluation,
     subject: Subject,
+    chosen: list[Chosen],
     sets: _Sets,
     draws: int,
     batch_size: int,
@@ -329,14 +329,15 @@ def _with_eight_bit(
 ) -> Evaluation:
     """Return the result with what the rounded images do."""
     robust = {}
-    for name, value in result.robust.items():
+    for one in chosen:
+        name, value = one.name, result.robust[one.name]
         robust[name] = value
         rounded = enresnet.data.load_adversarial_set(sets.by_attack[name].folder)
         again = evaluation.evaluate(
             subject.model, rounded, draws=draws, batch_size=batch_size, seed=seed, warn=False
         )
         settings = {**(value.settings or {}), "rounded": "to 8 bits"}
-        robust[name + EIGHT_BIT] = replace(
+        robust[one.eight_bit[0]] = replace(
             again.natural,
             attack=value.attack,
             settings=settings,

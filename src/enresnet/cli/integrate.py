@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
 import tyro
 
@@ -26,4 +27,4 @@ def command(
         overwrite: Write over the network that these runs, trained otherwise, made there before.
     """
     run = training.integrate(runs, out, weights=weights, overwrite=overwrite)
-    say(f"{run.config.model} in {run.folder}; next: enresnet evaluate {run.folder}")
+    say(f"{run.config.model} in {run.folder}; next: enresnet evaluate {quote(str(run.folder))}")

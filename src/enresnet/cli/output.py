@@ -40,9 +40,11 @@ PICTURES = (".png", ".svg", ".pdf")
 
 def check_outputs(*files: Path | None, picture: Path | None = None) -> None:
     """Raise, before any work, unless all files that are named can be written."""
-    for path in (*files, picture):
-        if path is not None:
-            writable(path)
+    named = [path for path in (*files, picture) if path is not None]
+    for number, path in enumerate(named):
+        writable(path)
+        if path in named[:number] and not (path.exists() and not path.is_file()):
+            raise ValueError(f"{path} is named for two outputs: give each a file of its own")
     if picture is not None and picture.suffix.lower() not in PICTURES:
         raise ValueError(f"--picture must end in {', '.join(PICTURES)}, found {picture}")
 

@@ -102,7 +102,9 @@ def _row(run: dict[str, Any]) -> dict[str, str]:
         empty = dict.fromkeys(("kept", "validation, %", "test, %"), "")
         return {"run": run["run"], "state": run["error"], **empty}
     names = {"clean": "validation_natural", "attacked": "validation_robust"}
-    done = f"{run['state']}, {run['epochs_done']} of {run['epochs']} epochs"
+    done = run["state"]
+    if done not in ("integrated", "finished, weights only"):  # of those none were counted
+        done += f", {run['epochs_done']} of {run['epochs']} epochs"
     return {
         "run": run["run"],
         "state": f"{done}\n{run['error']}" if "error" in run else done,

@@ -119,7 +119,7 @@ class Subject:
             model.average = average or model.average
             model.draws = model.draws if paths is None else checks.integer("paths", paths, low=1)
             words += [f"average of {average}"] * (average is not None)
-            words += [f"{paths} paths"] * (paths is not None)
+            words += [f"{paths} path{'s' * (paths != 1)}"] * (paths is not None)
         return replace(self, model=model, variant=", with " + ", ".join(words))
 
 

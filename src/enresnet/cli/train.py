@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -157,4 +158,5 @@ def train_and_tell(
     kept = run.kept_epoch()
     already = "" if terminal.epochs else "finished already; "
     which = "" if kept is None else f": epoch {kept['epoch']:.0f} ({kept['kept']})"
-    say(f"{already}kept as the best{which}. In {run.folder}; next: enresnet evaluate {run.folder}")
+    command = f"enresnet evaluate {quote(str(run.folder))}"
+    say(f"{already}kept as the best{which}. In {run.folder}; next: {command}")

@@ -11,6 +11,7 @@ scaled so that the shorter side fits, and cut to a square from the centre.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,7 +27,8 @@ from enresnet.reading import regular_file
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm"})
 TEST_FRACTION = 10
 TRAIN, TEST, VALIDATION = "train", "test", ("val", "valid", "validation")
-SPLITS = frozenset({TRAIN, TEST, *VALIDATION, "training", "testing"})  # names that no class has
+OTHER_SPLITS = ("training", "testing", "dev", "eval", "holdout")
+SPLITS = frozenset({TRAIN, TEST, *VALIDATION, *OTHER_SPLITS})  # names that no class has
 
 
 @dataclass(frozen=True)
@@ -133,10 +135,17 @@ def _read(root: Path, size: int, gray: bool, limit: int | None) -> Images:
     return replace(images, origin=f"{some} images in {root}")
 
 
+def _in_order(names: Iterable[str]) -> list[str]:
+    """Return the names of classes by the alphabet, or by size where all are numbers."""
+    found = sorted(names)
+    numbers = all(name.isdecimal() and name.isascii() for name in found)
+    return sorted(found, key=int) if numbers else found
+
+
 class _FolderDataset(Dataset[tuple[Tensor, int]]):
     def __init__(self, root: Path, size: int, gray: bool) -> None:
         self.size, self.gray = size, gray
-        self.classes = sorted(
+        self.classes = _in_order(
             path.name for path in root.iterdir() if path.is_dir() and path.name[0] != "."
         )
         if len(self.classes) < 2:

@@ -140,11 +140,8 @@ class Images:
             yield self.batch(slice(start, start + size))
 
     def in_terms_of(self, classes: Sequence[str]) -> Images:
-        """Return the images with the class numbers of a model that knows ``classes``, by name.
-
-        Names that are numbers say nothing: there the numbers are taken as they are.
-        """
-        if self.classes == tuple(classes) or _are_numbers(self.classes) or _are_numbers(classes):
+        """Return the images with the class numbers of a model that knows ``classes``, by name."""
+        if self.classes == tuple(classes):
             return self
         number = {name: place for place, name in enumerate(classes)}
         if unknown := [name for name in self.classes if name not in number]:
@@ -222,10 +219,6 @@ def from_dataset(
             str(label) for label in range(int(numbers.max()) + 1)
         ]
     return Images(pixels, numbers, tuple(classes))
-
-
-def _are_numbers(classes: Sequence[str]) -> bool:
-    return all(name.isdecimal() for name in classes)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -38,6 +38,7 @@ from enresnet.reading import regular_file
 
 HEADER = "header.json"
 LOOPS = "native_loops"
+BUSY = "holds this evaluation, which is being made"
 
 
 class Journal:
@@ -89,7 +90,7 @@ class Journal:
         """Make the folder, with its header."""
         if self._anew and self.folder.is_dir():
             if _is_written(self.folder):
-                raise FileExistsError(f"{self.folder} is being written by another process")
+                raise FileExistsError(f"{self.folder} {BUSY} by another process")
             remove_journal(self.folder)
         self.check()
         if not (self.folder / HEADER).is_file():
@@ -114,7 +115,7 @@ class Journal:
         path = self.folder / f"{rank}.jsonl"
         if path.exists():
             regular_file(path)  # opening a pipe would wait for a reader
-        with path.open("ab") as file, locked(file, f"{self.folder} is being written"):
+        with path.open("ab") as file, locked(file, f"{self.folder} {BUSY}"):
             if file.tell() and not path.read_bytes().endswith(b"\n"):
                 file.write(b"\n")  # what was cut short stays alone on its line
 

@@ -107,9 +107,9 @@ class Record:
 
         ``data`` tells the images apart from others, whatever their number: a section that holds
         results on other images is left to them, and this one is named after its data. A result on
-        fewer images does not replace one on more. Results of other weights make room, and stay in
-        files of another name. Accuracies that were known before, which come without scores of
-        single images, are left as they are.
+        fewer images, or of fewer draws, does not replace one of more. Results of other weights make
+        room, and stay in files of another name. Accuracies that were known before, which come
+        without scores of single images, are left as they are.
         """
         with has_to_itself(self.folder):  # another evaluation may end at the same time
             return self._add(section, result, data, circumstances)
@@ -133,11 +133,14 @@ class Record:
         }
         for name, value in list(measured.items()):
             if name in before:
-                word = _word(name, before[name], value)
-                if before[name].get("images", 0) > value.images:
+                word = _word(name, before[name], value, circumstances)
+                same = before[name].get("settings", value.settings) == value.settings
+                more_draws = same and before[name].get("draws", 0) > value.draws
+                more_images = before[name].get("images", 0) - value.images
+                if more_images > 0 or (more_images == 0 and more_draws):
                     del measured[name]
                     said.append(f"kept {word}")
-                elif before[name].get("settings", value.settings) != value.settings:
+                elif word:
                     said.append(f"replaced {word}")
         entries = before | {
             name: {**value.to_json(), "data": data, "circumstances": circumstances}
@@ -239,8 +242,20 @@ def _data_of(section: dict[str, Any]) -> str | None:
     return next((entry["data"] for entry in entries if "data" in entry), None)
 
 
-def _word(name: str, before: dict[str, Any], value: Accuracy) -> str:
-    there = before.get("attack") or "clean images"
-    here = value.attack or "clean images"
-    both = there if there == here else f"{there} by {here}"
-    return f"{name} on {before.get('images')} images, now on {value.images}: {both}"
+def _word(name: str, before: dict[str, Any], value: Accuracy, circumstances: dict[str, Any]) -> str:
+    """Return what differs between a result that was there and another; "" if nothing does."""
+    how = before.get("circumstances") or {}
+    pairs = {
+        "images": (before.get("images"), value.images),
+        "draws": (before.get("draws"), value.draws),
+        **{key: (how.get(key), circumstances.get(key)) for key in ("seed", "batch_size")},
+    }
+    parts = [
+        f"{key.replace('_', ' ')} {there}, now {here}"
+        for key, (there, here) in pairs.items()
+        if there is not None and here is not None and there != here
+    ]
+    there, here = before.get("attack") or "clean images", value.attack or "clean images"
+    if there != here:
+        parts.append(f"{there}, now {here}")
+    return f"{name}: {'; '.join(parts)}" if parts else ""

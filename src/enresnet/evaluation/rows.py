@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from enresnet.text import brief
+
 if TYPE_CHECKING:
     from enresnet.evaluation.result import Accuracy, Evaluation
 
@@ -20,13 +22,16 @@ def evaluation_rows(result: Evaluation, *, clean: str = "clean") -> list[Row]:
     claimed = any(value.claimed is not None for value in values.values())
     budgeted = any("budget" in (value.settings or {}) for value in values.values())
     counts = {value.images for value in values.values()}
+    drawn = {value.draws for value in values.values() if not value.deterministic}
     # The largest number of submissions that all noisy ones can tell of.
     tries = min((max(_submissions(v)) for v in values.values() if v.draws > 1), default=1)
     rows = []
     for name, value in values.items():
-        row = {"images": name}
+        row = {"images": _shown(name, value)}
         if len(counts) > 1:
             row["number"] = str(value.images)
+        if len(drawn) > 1:
+            row["draws"] = str(value.draws)
         row |= {"accuracy": with_interval(value.accuracy, value.interval)}
         if draws > 1:  # of a model that answers always the same they say nothing new
             known = tries if tries in value.broken_in else 1  # one that never changes its answer
@@ -50,7 +55,7 @@ def detail_rows(result: Evaluation, *, clean: str = "clean") -> list[Row]:
         worst = min(value.per_class, key=lambda key: value.per_class[key])
         rows.append(
             {
-                "images": name,
+                "images": _shown(name, value),
                 "worst class": f"{worst} {_percent(value.per_class[worst])}",
                 "ECE": _percent(value.calibration_error),
                 "ms a draw": f"{1000 * value.seconds_a_prediction:.2f}",
@@ -60,6 +65,14 @@ def detail_rows(result: Evaluation, *, clean: str = "clean") -> list[Row]:
             }
         )
     return rows
+
+
+def _shown(name: str, value: Accuracy) -> str:
+    """Return an attack's name, in l2 with the radius: that of the table is in linf."""
+    settings = value.settings or {}
+    if settings.get("norm") != "l2" or " at " in name:
+        return name
+    return f"{name} at {brief(settings['epsilon'])}"
 
 
 def _submissions(value: Accuracy) -> list[int]:
