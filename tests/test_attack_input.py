@@ -65,7 +65,7 @@ def test_images_and_labels(attack, images, labels, error, words):
         (lambda x: x, r"N x classes, here 5 x classes; found \(5, 3, 8, 8\)"),
         (lambda x: x.sum(dim=(1, 2, 3)), "N x classes"),
         (lambda x: x.mean(dim=(2, 3))[:-1], "N x classes"),
-        (lambda x: (x.mean(dim=(2, 3)),), "N x classes, here 5 x classes; found tuple"),
+        (lambda x: [x.mean(dim=(2, 3))], "N x classes, here 5 x classes; found list"),
         (lambda x: x.mean(dim=(1, 2, 3))[:, None], "at least 2 classes"),
         (lambda x: x.mean(dim=(2, 3)).long(), "floating-point"),
         (lambda x: x.mean(dim=(2, 3)), "targets must be below the model's 3 classes, found 3"),
