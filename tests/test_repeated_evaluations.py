@@ -315,6 +315,26 @@ class TestWhatIsKept:
         assert run("--attacks", "fgsm_l2", "--draws", "3") == 0
         assert "fgsm_l2 at 0.5" in capsys.readouterr().out
 
+    def test_figures_of_other_weights_are_not_passed_off(self, capsys):
+        for seed in ("0", "1"):
+            words = ["--model", "resnet8", "--data", "digits", "--recipe", "quickstart"]
+            words += ["--epochs", "1", "--limit", "100", "--seed", seed, "--out", f"run{seed}"]
+            assert main(["train", *words]) == 0
+            assert main(["evaluate", f"run{seed}", "--limit", "50", "--attacks", "fgsm"]) == 0
+        assert main(["compare", "run0", "run1"]) == 0
+        shutil.copy("run1/best.safetensors", "run0/best.safetensors")
+        capsys.readouterr()
+        assert main(["results", "run0", "run1"]) == 0
+        error = capsys.readouterr().err
+        assert "run0 (best) was measured with other weights than best.safetensors" in error
+        assert "run1 (best)" not in error
+        assert main(["compare", "run0", "run1"]) == 2
+        assert "evaluate it again" in capsys.readouterr().err
+        assert main(["runs", "."]) == 0
+        assert "other weights" in " ".join(capsys.readouterr().out.split())
+        assert main(["evaluate", "run0", "--limit", "50", "--attacks", "fgsm"]) == 0
+        assert main(["compare", "run0", "run1"]) == 0
+
     def test_two_outputs_in_one_file_are_refused(self, capsys):
         assert run("--attacks", "fgsm", "--json", "o", "--markdown", "o") == 2
         assert "named for two outputs" in capsys.readouterr().err

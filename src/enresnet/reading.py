@@ -6,6 +6,7 @@ more than any memory holds. What is refused is refused in a sentence.
 
 from __future__ import annotations
 
+import json
 import os
 import reprlib
 from collections.abc import Hashable
@@ -14,6 +15,7 @@ from typing import Any
 
 import yaml
 
+LARGEST_HEADER = 1 << 24  # bytes, of a safetensors file
 LARGEST_YAML = 1 << 16  # bytes; ours have two thousand
 MOST_NODES = 10_000  # values with all aliases written out; ours have a hundred
 DEEPEST = 16  # levels of nesting; ours have three
@@ -28,6 +30,21 @@ def regular_file(path: str | os.PathLike[str]) -> Path:
         kind = "a folder" if found.is_dir() else "a pipe, a socket or a device"
         raise ValueError(f"{found} must be a plain file, found {kind}: remove it")
     return found
+
+
+def safetensors_digest(path: str | os.PathLike[str]) -> str | None:
+    """Return the digest that a safetensors file of ours carries, without reading its tensors.
+
+    None where there is no such file, or it carries none.
+    """
+    try:
+        with regular_file(path).open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length)) if length <= LARGEST_HEADER else {}
+        found = header["__metadata__"]["sha256"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return found if isinstance(found, str) else None
 
 
 def is_folder(path: str | os.PathLike[str]) -> bool:

@@ -49,6 +49,8 @@ def command(
     for folders, name in ((first, section), (second, other_section)):
         for folder in folders:
             Record(folder).section(name)
+            if outdated := Record(folder).outdated(name):
+                raise ValueError(outdated)
     apart = other_section != section
     words = [f" ({name})" if apart else "" for name in (section, other_section)]
     told: list[str] = []

@@ -150,6 +150,7 @@ def command(
     facts = {
         "model": subject.name,
         "weights": identity.digest,
+        "file": subject.stored(),
         "data_name": name,
         "checkpoint": subject.checkpoint,
         "seed": seed,

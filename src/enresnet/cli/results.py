@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tyro
 
-from enresnet.cli.output import check_outputs, write_json, write_text
+from enresnet.cli.output import check_outputs, say, write_json, write_text
 from enresnet.evaluation.record import Record
 from enresnet.evaluation.rows import evaluation_rows
 from enresnet.tables import as_latex, as_markdown, print_table
@@ -60,3 +60,7 @@ def command(
         write_text(path, "\n".join(texts))
     for title, rows in tables.items():
         print_table(rows, title=title, caption=caption)
+    for folder in folders:
+        for name in found[str(folder)]:
+            if warning := Record(folder).outdated(name):
+                say(warning, error=True)

@@ -75,6 +75,8 @@ def _tested(run: Run) -> tuple[dict[str, float], str]:
         return {}, str(error)
     if not evaluation:
         return {}, ""
+    if run.results.outdated("best"):
+        return {}, "evaluated with other weights than it holds now: evaluate it again"
     entries = {"clean": evaluation["natural"], **evaluation["robust"]}
     return {name: value["accuracy"] for name, value in entries.items() if value}, ""
 

@@ -17,6 +17,7 @@ import enresnet.data
 from enresnet import checks, evaluation, models
 from enresnet.evaluation.record import Record
 from enresnet.processes import first_process
+from enresnet.reading import safetensors_digest
 from enresnet.training import Run
 
 if TYPE_CHECKING:
@@ -87,6 +88,14 @@ class Subject:
         if not (folder.is_dir() and own.is_dir() and folder.samefile(own)):
             return False
         return enresnet.data.Layout.of(own).plain
+
+    def stored(self) -> dict[str, str] | None:
+        """Return the file of a run's best network and its digest, where results are kept beside."""
+        if self.run is None or self.checkpoint != "best" or self.folder != self.run.folder:
+            return None
+        path = self.run.weights("best")
+        digest = safetensors_digest(path)
+        return None if digest is None else {"name": path.name, "sha256": digest}
 
     def usual_eot(self, images: Images) -> int:
         """Return how many draws a gradient needs: 1 for a model that answers twice the same."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from enresnet.evaluation.result import NATURAL, Accuracy, Evaluation
 from enresnet.files import has_to_itself, replacing, writable
+from enresnet.reading import safetensors_digest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,6 +75,21 @@ class Record:
                     "place, or remove it"
                 )
         return stored
+
+    def outdated(self, name: str) -> str:
+        """Return a sentence if a section is of other weights than its file holds now, else ""."""
+        section = self.sections().get(name, {})
+        for entry in (section.get(NATURAL, {}), *section.get("robust", {}).values()):
+            file = (entry.get("circumstances") or {}).get("file")
+            if not isinstance(file, dict) or not isinstance(file.get("name"), str):
+                continue
+            now = safetensors_digest(self.folder / Path(file["name"]).name)
+            if now is not None and now != file.get("sha256"):
+                return (
+                    f"{self.folder} ({name}) was measured with other weights than "
+                    f"{file['name']} holds now: evaluate it again"
+                )
+        return ""
 
     def names(self) -> list[str]:
         """Return the names of the sections, of which there is at least one."""
