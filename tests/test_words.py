@@ -103,6 +103,8 @@ def test_help_has_plain_words(name, capsys):
     assert stop.value.code == 0
     shown = capsys.readouterr().out
     assert "{None}" not in shown
+    assert "(default: )" not in shown
+    assert "[[" not in shown
     assert "default: None" not in shown
     assert f"enresnet {name}" in shown
 
