@@ -157,7 +157,7 @@ def test_a_model_that_gives_nan_is_refused():
         (((IMAGES, LABELS),), {"batch_size": 0}, ValueError, "batch_size must be at least 1"),
         (((IMAGES, LABELS),), {"limit": 0}, ValueError, "limit must be at least 1"),
         (((IMAGES * 2, LABELS),), {}, ValueError, r"images must lie in \[0, 1\]"),
-        (((IMAGES, LABELS), ["fgsm"]), {}, TypeError, "attacks must be Attack objects"),
+        (((IMAGES, LABELS), [3]), {}, TypeError, "attacks must be names such as"),
         (((IMAGES, LABELS), [FGSM(), FGSM()]), {}, ValueError, r"found FGSM\(.*twice"),
         (((IMAGES, LABELS), {"natural": FGSM()}), {}, ValueError, "words other than natural"),
         ((3,), {}, TypeError, "dataset must have a length"),

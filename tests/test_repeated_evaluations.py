@@ -170,7 +170,7 @@ class TestAbandoned:
 
     def test_a_real_interruption(self):
         words = [sys.executable, "-m", "enresnet", "evaluate", "net:noisy", "--data", "digits"]
-        words += ["--attacks", "pgd200", "--batch-size", "8", "--draws", "2", "--out", "out"]
+        words += ["--attacks", "pgd5000", "--batch-size", "8", "--draws", "2", "--out", "out"]
         process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
         while process.poll() is None and not list(JOURNAL.glob("*/0.jsonl")):
             time.sleep(0.05)

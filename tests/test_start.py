@@ -41,7 +41,7 @@ def answer(*words):
         (["--help"], "COMMAND"),
         (["-V"], "enresnet"),
         (["models"], "En5ResNet20"),
-        (["runs", RESULTS], "epochs"),
+        (["runs", RESULTS], "weights"),
         (["results", RESULTS / "resnet8", RESULTS / "en3_resnet8"], "clean"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

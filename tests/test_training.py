@@ -272,7 +272,7 @@ class TestRun:
         nowhere = str(tmp_path / "no" / "x.json")
         assert main(["evaluate", str(run.folder), "--json", nowhere]) == 2
         assert main(["evaluate", str(run.folder), "--attacks", "fgsm_l2", "--epsilon", "1"]) == 2
-        assert "leave it out" in capsys.readouterr().err
+        assert "leave --epsilon out" in capsys.readouterr().err
         assert main(["evaluate", str(tmp_path)]) == 2
         assert "is not a run" in capsys.readouterr().err
         assert main(["evaluate", str(run.folder), "--attacks", "fgms"]) == 2

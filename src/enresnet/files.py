@@ -55,7 +55,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         synchronise(temporary)  # the rename must not overtake the data when the machine dies
         temporary.replace(target)
     except OSError as error:
-        if error.filename is None:  # of a write or a sync the system does not say where
+        # Of a write or a sync the system does not say where.
+        if error.errno is not None and error.filename is None:
             error.filename = str(target)
         raise
     finally:
