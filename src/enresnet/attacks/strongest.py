@@ -90,7 +90,7 @@ class Strongest(Attack):
     """The worst case over APGD on all surrogates and Square, in linf.
 
     ``budget`` is in gradient evaluations an image; those that fail early take less. Square has as
-    many steps, without gradients; an image is left after a fifth of them where the search does not
+    many steps, without gradients; an image is left, from a fifth of them on, where the search does not
     get on, unless there are no gradients or they mislead.
     ``eot`` draws go into a gradient, fewer where the budget would not last for ten steps.
     """
@@ -167,7 +167,7 @@ class Strongest(Attack):
         """Search without gradients: to the end where they lead nowhere, else where it gets on."""
         batch = contest.batch
         eot = 1 if batch.deterministic else self._averaged
-        for members, draws in ((~blind, min(2, eot)), (blind, eot)):
+        for members, draws in ((~blind, 1), (blind, eot)):
             rows = contest.standing
             rows = rows[members[rows]]
             hurried = ~blind[rows]
