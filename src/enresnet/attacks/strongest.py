@@ -90,8 +90,8 @@ class Strongest(Attack):
     """The worst case over APGD on all surrogates and Square, in linf.
 
     ``budget`` is in gradient evaluations an image; those that fail early take less. Square has as
-    many steps, without gradients; an image is left, from a fifth of them on, where the search does not
-    get on, unless there are no gradients or they mislead.
+    many steps, without gradients; from a fifth of them on an image is left where the search is too
+    slow, unless there are no gradients or they mislead.
     ``eot`` draws go into a gradient, fewer where the budget would not last for ten steps.
     """
 
