@@ -1,5 +1,6 @@
 """Evaluations that are abandoned, repeated, or of several radii at once."""
 
+import functools
 import json
 import multiprocessing
 import shutil
@@ -171,12 +172,19 @@ class TestAbandoned:
     def test_a_real_interruption(self):
         words = [sys.executable, "-m", "enresnet", "evaluate", "net:noisy", "--data", "digits"]
         words += ["--attacks", "pgd5000", "--batch-size", "8", "--draws", "2", "--out", "out"]
-        process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
-        while process.poll() is None and not list(JOURNAL.glob("*/0.jsonl")):
-            time.sleep(0.05)
-        time.sleep(0.5)
-        process.send_signal(signal.SIGINT)
-        _, error = process.communicate(timeout=60)
+        # As from a terminal: tests may run where Ctrl-C is ignored, and that would be inherited.
+        heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        with subprocess.Popen(
+            words, stderr=subprocess.PIPE, text=True, preexec_fn=heard
+        ) as process:
+            try:
+                while process.poll() is None and not list(JOURNAL.glob("*/0.jsonl")):
+                    time.sleep(0.05)
+                time.sleep(0.5)
+                process.send_signal(signal.SIGINT)
+                _, error = process.communicate(timeout=60)
+            finally:
+                process.kill()
         assert process.returncode == 130
         assert "Traceback" not in error
         assert "interrupted" in error
