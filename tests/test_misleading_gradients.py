@@ -107,7 +107,8 @@ def test_where_gradients_mislead_square_is_never_given_up(misleading, monkeypatc
     assert len(asked[0]) == 40
 
 
-def test_square_gives_up_what_is_hopeless_and_nothing_else(misleading):
+@pytest.mark.parametrize("epsilon", [0.05, 0.08])
+def test_square_gives_up_what_is_hopeless_and_nothing_else(misleading, epsilon):
     """Asked to, it breaks the same images with fewer evaluations."""
     model, images, labels = misleading
     images, labels = images[:150], labels[:150]
@@ -116,9 +117,9 @@ def test_square_gives_up_what_is_hopeless_and_nothing_else(misleading):
         def _perturb(self, batch):
             return self.search(batch, give_up=torch.ones(len(batch.images), dtype=torch.bool))
 
-    plain, hurried = (kind(epsilon=0.05, generator=seeded()) for kind in (Square, Hurried))
+    plain, hurried = (kind(epsilon=epsilon, generator=seeded()) for kind in (Square, Hurried))
     assert left(model, hurried, images, labels) == left(model, plain, images, labels)
-    assert hurried.spent[1] < 0.75 * plain.spent[1]
+    assert hurried.spent[1] < 0.9 * plain.spent[1]
 
 
 def test_it_is_at_or_below_each_attack_on_some_images(misleading):

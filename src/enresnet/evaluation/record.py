@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from enresnet.evaluation.result import NATURAL, Accuracy, Evaluation
+from enresnet.evaluation.result import NATURAL, Accuracy, Evaluation, read_sections
 from enresnet.files import has_to_itself, replacing, writable
 from enresnet.reading import safetensors_digest
 
@@ -62,12 +62,7 @@ class Record:
             return {}
         if not self.path.is_file():
             raise ValueError(f"{self.path} is no file; remove it")
-        try:
-            stored = json.loads(self.path.read_text())
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{self.path} is not JSON ({error}); remove it") from error
-        if not isinstance(stored, dict):
-            raise ValueError(f"{self.path} must hold sections, found a {type(stored).__name__}")
+        stored = read_sections(self.path)
         for name, section in stored.items():
             if reason := _malformed(section):
                 raise ValueError(

@@ -187,7 +187,7 @@ class Evaluation:
             data: What the images are called there.
         """
         target = Path(path)
-        stored = _sections(target) if target.exists() else {}
+        stored = read_sections(target) if target.exists() else {}
         radii = {(value.settings or {}).get("epsilon") for value in self.robust.values()}
         stored[section] = {
             "model": model,
@@ -213,7 +213,7 @@ class Evaluation:
         """
         target = Path(path)
         target = target / "evaluation.json" if target.is_dir() else target
-        stored = _sections(target)
+        stored = read_sections(target)
         if section is None and len(stored) == 1:
             (section,) = stored
         if section not in stored:
@@ -237,11 +237,16 @@ class Evaluation:
         return f"Accuracy in %, with 95 % intervals, on {self.natural.images} images."
 
 
-def _sections(path: Path) -> dict[str, Any]:
+def read_sections(path: Path) -> dict[str, Any]:
+    """Return what an evaluation.json holds, by section.
+
+    Raises:
+        ValueError: It is not JSON, or no mapping.
+    """
     try:
         stored = json.loads(path.read_text())
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON ({error})") from error
+        raise ValueError(f"{path} is not JSON ({error}); remove it") from error
     if not isinstance(stored, dict):
         raise ValueError(f"{path} must hold sections, found a {type(stored).__name__}")
     return stored
