@@ -27,12 +27,12 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).parent))
 
 from enresnet.attacks import APGD, FGSM, IFGSM, PGD, AutoAttack, CarliniWagner, Strongest
+from enresnet.common.randomness import named_generator
 from enresnet.data import load_data
 from enresnet.evaluation import evaluate, score
-from enresnet.evaluation.digest import digest_of
+from enresnet.evaluation.model_identity import digest_of
 from enresnet.evaluation.statistics import paired_difference
 from enresnet.models import load_model, seed_noise
-from enresnet.randomness import named_generator
 from kept import Kept
 from speed.attacks import art_carlini
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import tyro
 
-from enresnet.files import replacing
+from enresnet.common.files import atomic_write
 from enresnet.models import load_model, save_model
 from enresnet.training import Run
 
@@ -25,7 +25,7 @@ def main(run: tyro.conf.Positional[Path], out: tyro.conf.Positional[Path]) -> No
         raise SystemExit(f"{run} is not finished: enresnet resume {run}")
     out.mkdir(parents=True, exist_ok=True)
     for name in ("config.yaml", "metrics.csv", "environment.json"):
-        with replacing(out / name) as temporary:
+        with atomic_write(out / name) as temporary:
             shutil.copyfile(run / name, temporary)
     save_model(load_model(opened.weights("best")).half(), out / "best.safetensors")
     print(f"{out}: {sum(path.stat().st_size for path in out.iterdir()) / 1e6:.1f} MB")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from enresnet.files import replacing
+from enresnet.common.files import atomic_write
 
 
 class Kept:
@@ -33,5 +33,5 @@ class Kept:
         """Keep a result."""
         self.found[key] = value
         if self.path is not None:
-            with replacing(self.path) as temporary:
+            with atomic_write(self.path) as temporary:
                 temporary.write_text(json.dumps(self._content, indent=2) + "\n")

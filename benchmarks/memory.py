@@ -19,7 +19,7 @@ import time
 import torch
 
 from enresnet.attacks import PGD
-from enresnet.models import create_model, seed_noise, set_lean
+from enresnet.models import create_model, seed_noise, set_recompute
 
 BATCH, REPEATS = 128, 5
 
@@ -43,7 +43,7 @@ def network(name: str, *, lean: bool) -> torch.nn.Module:
     """Return a network with fixed weights and noise, in training mode."""
     model = create_model(name, generator=torch.Generator().manual_seed(2)).train()
     seed_noise(model, torch.Generator().manual_seed(3))
-    set_lean(model, lean)
+    set_recompute(model, lean)
     return model
 
 

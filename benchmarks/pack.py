@@ -20,8 +20,8 @@ from typing import Any
 
 import tyro
 
-from enresnet.evaluation.digest import digest_of
-from enresnet.files import replacing
+from enresnet.common.files import atomic_write
+from enresnet.evaluation.model_identity import digest_of
 from enresnet.models import ModelCard
 from enresnet.models.pretrained import FOLDER, Measured
 from enresnet.report.model_card import model_card
@@ -76,13 +76,13 @@ def main(
     )
     target = FOLDER / trained / source.with_stem(config.model).name
     target.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(target) as temporary:
+    with atomic_write(target) as temporary:
         shutil.copyfile(source, temporary)
     for suffix, text in (
         (".json", json.dumps(card.to_json(), indent=2) + "\n"),
         (".md", model_card(card)),
     ):
-        with replacing(target.with_suffix(suffix)) as temporary:
+        with atomic_write(target.with_suffix(suffix)) as temporary:
             temporary.write_text(text)
     total = sum(path.stat().st_size for path in FOLDER.rglob("*.safetensors")) / 1e6
     print(f"{card.name}: {target.stat().st_size / 1e6:.2f} MB, all of them {total:.1f} MB")

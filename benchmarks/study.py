@@ -21,8 +21,8 @@ from typing import Any
 
 import tyro
 
-from enresnet.files import replacing
-from enresnet.tables import as_markdown
+from enresnet.common.files import atomic_write
+from enresnet.common.tables import as_markdown
 from enresnet.training import Recipe, Run
 from enresnet.training.objectives import OBJECTIVES
 
@@ -46,7 +46,7 @@ def main(
                 print(f"{path.name}: {len(run.metrics())} of {run.config.recipe.epochs} epochs")
     if folder is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(kept) as temporary:
+        with atomic_write(kept) as temporary:
             temporary.write_text(json.dumps(known, indent=2) + "\n")
     rows = table(known)
     if not rows:

@@ -9,13 +9,13 @@ from safetensors.torch import save_file
 from enresnet.attacks import FGSM, IFGSM
 from enresnet.cli import main
 from enresnet.data import Images
-from enresnet.data.adversarial import (
+from enresnet.data.attacked import (
     AdversarialSet,
     describe_adversarial_set,
     eight_bit,
     load_adversarial_set,
 )
-from enresnet.data.names import load_data, load_test_images
+from enresnet.data.registry import load_data, load_test_images
 from enresnet.report.figures import transfer_heat_map
 from problems import SmallNet, seeded
 

@@ -14,7 +14,7 @@ from enresnet.models import (
     seed_noise,
     without_noise,
 )
-from enresnet.models.folded import Folded
+from enresnet.models.frozen.fold import Folded
 from problems import random_problem, seeded
 
 

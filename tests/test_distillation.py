@@ -139,8 +139,8 @@ def test_bad_input(tmp_path):
 
 
 def test_a_collapse_goes_on_with_the_teacher():
+    from enresnet.training.collapse_guard import CollapseGuard
     from enresnet.training.curriculum import recipe_at
-    from enresnet.training.guard import CollapseGuard
 
     fast = load_recipe("fast", objective="rslad_one_step", teacher="t", final_steps=2)
     assert recipe_at(fast, 0.9).objective == "rslad"

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from enresnet.attacks import Strongest, strongest
+from enresnet.attacks import Strongest
 from enresnet.attacks.batch import ASKED
+from enresnet.attacks.strongest import search as strongest
 from enresnet.data import load_data
 from enresnet.evaluation import evaluate
 from enresnet.evaluation.measure import as_images, looks_deterministic

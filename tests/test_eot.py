@@ -9,7 +9,7 @@ from torch import nn
 from enresnet.attacks import IFGSM, attack_at, create_attack, list_attacks
 from enresnet.cli import main
 from enresnet.evaluation import evaluate, transfer_matrix
-from enresnet.evaluation.masking import diagnose
+from enresnet.evaluation.masking.diagnosis import diagnose
 from enresnet.models import create_model, save_model
 from problems import SmallNet, random_problem, seeded
 

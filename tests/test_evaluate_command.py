@@ -11,13 +11,13 @@ import pytest
 import torch
 from PIL import Image
 
-from enresnet import progress
 from enresnet.attacks import PGD
 from enresnet.cli import main
-from enresnet.data.adversarial import AdversarialSet, eight_bit, load_adversarial_set
+from enresnet.common import progress
+from enresnet.common.tables import print_table
+from enresnet.data.attacked import AdversarialSet, eight_bit, load_adversarial_set
 from enresnet.evaluation import evaluate
 from enresnet.evaluation.journal import Journal, remove_journal
-from enresnet.tables import print_table
 from problems import SmallNet, random_problem, seeded
 
 IMAGES, LABELS = random_problem((40, 3, 8, 8))
@@ -55,9 +55,9 @@ class StoppedError(Exception):
 
 def stop_after(monkeypatch, number):
     """Let an evaluation end after so many pieces of work."""
-    from enresnet.evaluation.work import Work
+    from enresnet.evaluation.runner import Runner
 
-    original, done = Work._compute, []
+    original, done = Runner._compute, []
 
     def counted(self, unit, *rest):
         if len(done) == number:
@@ -65,7 +65,7 @@ def stop_after(monkeypatch, number):
         done.append(unit)
         return original(self, unit, *rest)
 
-    monkeypatch.setattr(Work, "_compute", counted)
+    monkeypatch.setattr(Runner, "_compute", counted)
 
 
 class TestSavedSets:

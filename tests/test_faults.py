@@ -15,16 +15,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from enresnet import files as files_module
 from enresnet.cli import main
+from enresnet.common import files as files_module
 from enresnet.data import load_data
 from enresnet.models import create_model
 from enresnet.training import Engine, RunConfig, train
 from enresnet.training import memory as memory_module
+from enresnet.training.callbacks import TensorBoard
 from enresnet.training.checkpoint import newest_checkpoint
+from enresnet.training.events import Step
 from enresnet.training.interruption import InterruptedTrainingError
-from enresnet.training.standing import Step
-from enresnet.training.watcher import TensorBoard
 from processes import kill, newest, start, wait_for
 from trainings import QUICK, TRAIN, StopAt, StopError
 
@@ -278,9 +278,9 @@ class TestWatching:
         assert main(["runs", str(tmp_path / "none")]) == 2
 
     def test_plain_lines(self, tmp_path, capsys, monkeypatch):
-        from enresnet.cli import watching
+        from enresnet.cli import terminal
 
-        monkeypatch.setattr(watching, "PATIENCE", 0.0)
+        monkeypatch.setattr(terminal, "PATIENCE", 0.0)
         words = f"{TRAIN} --limit 200 --epochs 2 --out {tmp_path / 'run'}".split()
         assert main(words) == 0
         shown = capsys.readouterr().out

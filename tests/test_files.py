@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
-from enresnet import files
-from enresnet.data import load_data, sources
+from enresnet.common import files
+from enresnet.common.files import atomic_write, is_leftover, is_temporary, temporary_path, writable
+from enresnet.data import download, load_data
 from enresnet.evaluation.journal import Journal, remove_journal
-from enresnet.files import is_leftover, is_temporary, replacing, temporary_path, writable
 from enresnet.training import Run, RunConfig
 from processes import dead_process
 from trainings import QUICK
@@ -26,7 +26,7 @@ def left_by(process, target):
 
 
 def put(path, text):
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text(text)
 
 
@@ -57,16 +57,16 @@ class TestWhatIsThereStaysWhatItIs:
     def test_nothing_reaches_a_fifo_if_the_work_fails(self, tmp_path):
         path = tmp_path / "fifo"
         os.mkfifo(path)
-        with pytest.raises(TypeError), replacing(path) as temporary:
+        with pytest.raises(TypeError), atomic_write(path) as temporary:
             temporary.write_text(3)  # before anyone would have had to read
         assert stat.S_ISFIFO(path.lstat().st_mode)
 
     def test_our_own_output_is_written_to(self, tmp_path):
         """As --json /dev/stdout > file does: what is printed before and after stays."""
         code = (
-            "from enresnet.files import replacing\n"
+            "from enresnet.common.files import atomic_write\n"
             "print('before')\n"
-            "with replacing('/dev/stdout') as temporary:\n"
+            "with atomic_write('/dev/stdout') as temporary:\n"
             "    temporary.write_text('content\\n')\n"
             "print('after')\n"
         )
@@ -94,7 +94,7 @@ class TestWhatIsThereStaysWhatItIs:
         path = tmp_path / "file"
         path.write_text("old")
         path.chmod(mode)
-        with replacing(path) as temporary:
+        with atomic_write(path) as temporary:
             assert not stat.S_IMODE(temporary.stat().st_mode) & 0o077  # nor is it seen meanwhile
             temporary.write_text("new")
         assert path.read_text() == "new"
@@ -175,7 +175,7 @@ class TestLeftovers:
         (package / "cifar10.tgz").write_bytes(b"much")
         loading = temporary_path(tmp_path / "cifar-100-binary.tar.gz")
         loading.write_bytes(b"half")
-        sources.make_cache_folder()
+        download.make_cache_folder()
         assert list(tmp_path.iterdir()) == [loading]
 
     def test_a_download_killed_beside_another_that_ended(self, tmp_path, monkeypatch):

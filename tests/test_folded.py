@@ -18,7 +18,7 @@ from enresnet.models import (
     seed_noise,
     using_noise,
 )
-from enresnet.models.folded import folded
+from enresnet.models.frozen.fold import folded
 from enresnet.models.noise import noise_modules
 from problems import random_problem, seeded
 

@@ -14,7 +14,7 @@ from enresnet.data import Images
 from enresnet.evaluation import Evaluation
 from enresnet.evaluation.accuracy import summarise
 from enresnet.evaluation.groups import compare_groups
-from enresnet.evaluation.record import Record
+from enresnet.evaluation.results import Record
 from enresnet.evaluation.scoring import Scored
 from enresnet.training import Run, RunConfig, load_recipe
 from problems import seeded
@@ -132,7 +132,7 @@ def write_run(folder, scores, *, model="resnet8", seed=0, commit="c1", **changes
         "best",
         Evaluation(summarise(kept, data, seconds=1.0, apart=True, deterministic=True), {}),
         data="images",
-        circumstances={**about, "epsilon": 0.1},
+        conditions={**about, "epsilon": 0.1},
     )
     (folder / "environment.json").write_text(json.dumps([{"commit": commit}]))
     return run

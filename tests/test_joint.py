@@ -10,7 +10,7 @@ from torch.nn import functional
 from enresnet.attacks import IFGSM
 from enresnet.cli import main
 from enresnet.data import load_data
-from enresnet.models import Ensemble, create_model, seed_noise, set_lean, without_noise
+from enresnet.models import Ensemble, create_model, seed_noise, set_recompute, without_noise
 from enresnet.training import Engine, Recipe, Run, RunConfig, Trainer, integrate, train
 from enresnet.training.joint import LearnedWeights, weight_gradient
 from enresnet.training.memory import activation_bytes, choose_memory
@@ -127,7 +127,7 @@ def gradients(model, images, labels):
 def test_lean_gradients_are_the_plain_ones(name, average, training):
     plain = create_model(name, average=average, generator=seeded()).double().train(training)
     lean = copy.deepcopy(plain)
-    set_lean(lean, True)
+    set_recompute(lean, True)
     images = IMAGES.double()
     results = []
     for model in (plain, lean):
@@ -142,7 +142,7 @@ def test_lean_gradients_are_the_plain_ones(name, average, training):
 def test_lean_attacks_are_the_plain_ones():
     plain = create_model("en3_resnet8", generator=seeded()).double()
     lean = copy.deepcopy(plain)
-    set_lean(lean, True)
+    set_recompute(lean, True)
     attacked = []
     for model in (plain, lean):
         seed_noise(model, seeded(5))
@@ -154,7 +154,7 @@ def test_lean_keeps_the_activations_of_no_member():
     images = torch.rand(4, 3, 16, 16)
     one, five = create_model("en1_resnet8"), create_model("en5_resnet8")
     assert activation_bytes(five, images) > 4 * activation_bytes(one, images)
-    set_lean(five, True)
+    set_recompute(five, True)
     assert activation_bytes(five, images) < 0.2 * activation_bytes(one, images)
 
 
@@ -162,13 +162,13 @@ def test_lean_holds_for_parts_of_every_kind():
     images = torch.rand(4, 3, 16, 16)
     model = Ensemble([create_model("en1_resnet8"), *(create_model("resnet8") for _ in range(3))])
     plain = activation_bytes(model, images)
-    set_lean(model, True)
+    set_recompute(model, True)
     assert activation_bytes(model, images) < 0.1 * plain
 
 
 def test_lean_runs_a_network_once_more_and_not_twice():
     model, calls = create_model("en1_resnet8+en1_resnet14"), []
-    set_lean(model, True)
+    set_recompute(model, True)
     model.members[0].members[0].register_forward_hook(lambda *_: calls.append(1))
     model(IMAGES).sum().backward()
     assert len(calls) == 2
@@ -188,7 +188,7 @@ def test_lean_training_is_plain_training():
     for memory in ("plain", "lean", "auto"):
         model = create_model("en2_resnet8", in_channels=1, generator=seeded())
         trainer = Trainer(model, data, replace(QUICK, memory=memory))
-        assert trainer.lean == (memory == "lean")
+        assert trainer.recompute == (memory == "lean")
         list(trainer.epochs())
         weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
     torch.testing.assert_close(weights[1], weights[0], rtol=1e-3, atol=1e-4)
@@ -201,7 +201,7 @@ def test_auto_is_lean_when_memory_is_short(monkeypatch):
     for free, expected in ((3 * needed, False), (1.5 * needed, True)):
         monkeypatch.setattr("enresnet.training.memory.free_memory", lambda free=free: free)
         assert choose_memory(model, few, 128, "auto") == expected
-        assert model.lean == expected
+        assert model.recompute == expected
 
 
 class TestIntegrate:
@@ -223,7 +223,7 @@ class TestIntegrate:
         seed_noise(parts[0], seeded(1))
         expected = torch.stack([part(images) for part in parts]).mean(dim=0)
         torch.testing.assert_close(model(images), expected)
-        assert model.members[0].lean  # one network in memory at a time
+        assert model.members[0].recompute  # one network in memory at a time
         arguments = ["evaluate", str(run.folder), "--attacks", "ifgsm3", "--limit", "6"]
         assert main([*arguments, "--batch-size", "1"]) == 0
         assert (run.folder / "evaluation.json").is_file()

@@ -8,8 +8,8 @@ from torch import nn
 
 from enresnet.cli import main
 from enresnet.data import load_data
-from enresnet.evaluation.masking import diagnose
-from enresnet.evaluation.work import Work
+from enresnet.evaluation.masking.diagnosis import diagnose
+from enresnet.evaluation.runner import Runner
 from enresnet.models import create_model
 from enresnet.training import Trainer, load_recipe
 from problems import seeded
@@ -90,7 +90,7 @@ def test_what_was_measured_is_not_measured_again(natural, data, tmp_path, monkey
     """Killed halfway, the same call goes on; its result is that of one that was not."""
     options = {"limit": 16, "queries": 20, "oracles": {"itself": natural}, "natural": natural}
     whole = examined(natural, data, **options)
-    compute, done = Work._compute, []
+    compute, done = Runner._compute, []
 
     def counted(self, unit, *rest):
         if len(done) == 20:
@@ -98,12 +98,12 @@ def test_what_was_measured_is_not_measured_again(natural, data, tmp_path, monkey
         done.append(unit)
         return compute(self, unit, *rest)
 
-    monkeypatch.setattr(Work, "_compute", counted)
+    monkeypatch.setattr(Runner, "_compute", counted)
     with pytest.raises(KeyboardInterrupt):
         examined(natural, data, journal=tmp_path / "j", **options)
-    monkeypatch.setattr(Work, "_compute", compute)
+    monkeypatch.setattr(Runner, "_compute", compute)
     assert examined(natural, data, journal=tmp_path / "j", **options) == whole
-    monkeypatch.setattr(Work, "_compute", counted)  # which would stop at once
+    monkeypatch.setattr(Runner, "_compute", counted)  # which would stop at once
     assert examined(natural, data, journal=tmp_path / "j", **options) == whole
 
 

@@ -5,7 +5,8 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from enresnet.attacks import Square, Strongest, attack_at, list_attacks, strongest
+from enresnet.attacks import Square, Strongest, attack_at, list_attacks
+from enresnet.attacks.strongest import search as strongest
 from problems import seeded
 
 TRAINED_AT, SIDE = 0.3, 28

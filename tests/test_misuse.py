@@ -11,9 +11,9 @@ from enresnet.attacks import IFGSM
 from enresnet.cli import main
 from enresnet.data import load_data
 from enresnet.evaluation import evaluate
-from enresnet.evaluation.digest import digest_of
-from enresnet.evaluation.masking import diagnose
+from enresnet.evaluation.masking.diagnosis import diagnose
 from enresnet.evaluation.misuse import suspicions
+from enresnet.evaluation.model_identity import digest_of
 from enresnet.models import Normalized, create_model
 from problems import SmallNet, assert_same_state, random_problem, seeded, snapshot
 

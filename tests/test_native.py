@@ -15,7 +15,7 @@ from enresnet.models import (
     using_noise,
 )
 from enresnet.models import noise as noise_module
-from enresnet.models.by_hand import Seam
+from enresnet.models.frozen.fused_cpu import Seam
 from enresnet.models.noise import NoiseInjection, NoiseStream
 from problems import seeded
 

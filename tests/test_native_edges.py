@@ -5,7 +5,7 @@ import torch
 
 from enresnet import native
 from enresnet.models import create_model, inject_noise, seed_noise, set_noise
-from enresnet.models.ensemble import set_lean
+from enresnet.models.ensemble import set_recompute
 from problems import seeded
 
 needs_loops = pytest.mark.skipif(native.library() is None, reason="needs a C compiler")
@@ -54,7 +54,7 @@ def test_what_new_tensors_are_by_default_does_not_reach_the_loops(default):
 def test_a_second_derivative_is_refused_rather_than_wrong(kind):
     network = create_model("en2_resnet8" if kind == "lean" else "en1_resnet8").eval()
     network.requires_grad_(kind != "frozen")
-    set_lean(network, kind == "lean")
+    set_recompute(network, kind == "lean")
     if kind == "lean":
         set_noise(network, 0)
     images = torch.rand(2, 3, 16, 16, generator=seeded())

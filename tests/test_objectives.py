@@ -7,8 +7,8 @@ import torch
 from torch.nn import functional
 
 from enresnet.attacks.batch import Batch
-from enresnet.attacks.gate import Classifier
 from enresnet.attacks.geometry import Linf
+from enresnet.attacks.inputs import Classifier
 from enresnet.data import load_data
 from enresnet.models import create_model
 from enresnet.training import Trainer, load_recipe, recipe

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from enresnet.cli import main
+from enresnet.common.randomness import named_generator
 from enresnet.pde import verify as verification
 from enresnet.pde.classifier import (
     HALF_WIDTH,
@@ -20,7 +21,6 @@ from enresnet.pde.classifier import (
 from enresnet.pde.flow import Flow, train
 from enresnet.pde.grid import Grid
 from enresnet.pde.verify import Check
-from enresnet.randomness import named_generator
 
 
 @pytest.mark.parametrize("name", ["moons", "spirals"])

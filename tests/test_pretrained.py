@@ -10,7 +10,7 @@ import enresnet
 from enresnet.cli import main
 from enresnet.data import load_data
 from enresnet.models import canonical_name, find_pretrained, list_pretrained, pretrained
-from enresnet.models.zoo import same_architecture
+from enresnet.models.registry import same_architecture
 from enresnet.report.model_card import model_card
 
 CARDS = list_pretrained()

@@ -7,11 +7,11 @@ import pytest
 import yaml
 
 from enresnet.cli import main
+from enresnet.common.reading import parse_yaml, read_yaml, regular_file
 from enresnet.data import load_data
-from enresnet.data.adversarial import AdversarialSet, load_adversarial_set
-from enresnet.data.names import load_test_images
+from enresnet.data.attacked import AdversarialSet, load_adversarial_set
+from enresnet.data.registry import load_test_images
 from enresnet.evaluation.journal import Journal
-from enresnet.reading import parse_yaml, read_yaml, regular_file
 from enresnet.training import Run, RunConfig, load_recipe
 from enresnet.training.checkpoint import newest_checkpoint
 

@@ -14,8 +14,8 @@ from torch import nn
 from enresnet.attacks import FGSM, IFGSM
 from enresnet.evaluation import evaluate
 from enresnet.evaluation.comparison import compare_records
-from enresnet.evaluation.digest import digest_of, identify
-from enresnet.evaluation.record import Record
+from enresnet.evaluation.model_identity import digest_of, identify
+from enresnet.evaluation.results import Record
 from enresnet.models import create_model
 from problems import SmallNet, random_problem, seeded
 
@@ -35,7 +35,7 @@ def facts(**changes):
 
 
 def add(record, found, data="all", section="best", **changes):
-    return record.add(section, found, data=data, circumstances=facts(**changes))
+    return record.add(section, found, data=data, conditions=facts(**changes))
 
 
 class TestKeeping:

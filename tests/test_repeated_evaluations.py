@@ -17,8 +17,8 @@ from enresnet.attacks import FGSM, IFGSM, PGD
 from enresnet.cli import main
 from enresnet.evaluation import evaluate, transfer_matrix
 from enresnet.evaluation.journal import Journals
-from enresnet.evaluation.record import Record
-from enresnet.evaluation.work import Work
+from enresnet.evaluation.results import Record
+from enresnet.evaluation.runner import Runner
 from problems import SmallNet, random_problem, seeded
 
 IMAGES, LABELS = random_problem((20, 3, 8, 8))
@@ -51,7 +51,7 @@ def done(monkeypatch):
     class Done(list):
         limit = 10**9
 
-    original, found = Work._compute, Done()
+    original, found = Runner._compute, Done()
 
     def counted(self, unit, *rest):
         if len(found) == found.limit:
@@ -59,7 +59,7 @@ def done(monkeypatch):
         found.append(f"{unit.attack} {unit.start}")
         return original(self, unit, *rest)
 
-    monkeypatch.setattr(Work, "_compute", counted)
+    monkeypatch.setattr(Runner, "_compute", counted)
     return found
 
 
@@ -273,7 +273,7 @@ def _write(folder, name):
     result = evaluate(SmallNet(channels=3), (IMAGES, LABELS), {name: FGSM()}, seed=0)
     about = {"model": "m", "weights": "w", "data_name": "d", "checkpoint": "c", "epsilon": 0.1}
     for _ in range(10):
-        Record(folder).add("best", result, data="d", circumstances=about)
+        Record(folder).add("best", result, data="d", conditions=about)
 
 
 def test_two_that_end_at_the_same_time_both_keep_their_results(tmp_path):

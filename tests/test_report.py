@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from enresnet.cli import main
-from enresnet.drawing import as_png
+from enresnet.common.plotting import as_png
 from enresnet.evaluation import paired_difference
 from enresnet.report import quickstart_page, run_quickstart
 from enresnet.report.figures import accuracy_bars

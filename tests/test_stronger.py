@@ -9,8 +9,8 @@ from torch import nn
 
 from enresnet.attacks import APGD, IFGSM, PGD, RandomNoise, Square, create_attack
 from enresnet.attacks.apgd import checkpoints
+from enresnet.attacks.common_random_numbers import CommonRandomNumbers
 from enresnet.attacks.losses import difference_of_logits_ratio, margin, targeted_ratio
-from enresnet.attacks.replay import Replay
 from enresnet.data import load_data
 from enresnet.models import NoiseInjection, create_model, inject_noise, without_noise
 from enresnet.training import Trainer, load_recipe
@@ -239,7 +239,7 @@ def test_being_watched_leaves_the_noise_where_it_was(source):
     model, images = Shaken(source).eval(), random_problem((3, 1, 4, 4), classes=2)[0]
     generators = [torch.default_generator, model.noise.stream.source, model.held["in a list"][0]]
     before = [generator.get_state() for generator in generators]
-    Replay(0).watch(lambda: model(images))
+    CommonRandomNumbers(0).watch(lambda: model(images))
     after = [generator.get_state() for generator in generators]
     assert all(torch.equal(one, two) for one, two in zip(before, after, strict=True))
     model(images)

@@ -5,10 +5,17 @@ import torch
 from torch import nn
 
 from enresnet.attacks import APGD, FGSM, IFGSM, PGD, Square, Strongest, attack_at
-from enresnet.attacks.contest import _Tally
 from enresnet.attacks.losses import cross_entropy
-from enresnet.attacks.strongest import DETERMINISTIC, LOUD, NOISE_OFF, RANDOM, plan, searches_of
-from enresnet.attacks.surrogates import averaged_output, summed_losses, surrogates
+from enresnet.attacks.strongest.search import (
+    DETERMINISTIC,
+    LOUD,
+    NOISE_OFF,
+    RANDOM,
+    plan,
+    searches_of,
+)
+from enresnet.attacks.strongest.surrogates import averaged_output, summed_losses, surrogates
+from enresnet.attacks.strongest.worst_points import _Tally
 from enresnet.data import load_data
 from enresnet.evaluation import evaluate
 from enresnet.evaluation.scoring import score

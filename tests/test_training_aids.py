@@ -9,11 +9,11 @@ import torch
 from enresnet.attacks import FGSM
 from enresnet.data import Images, load_data
 from enresnet.models import create_model
-from enresnet.models.statistics import statistics_held
+from enresnet.models.batchnorm_statistics import statistics_held
 from enresnet.training import Trainer
 from enresnet.training.averaging import WeightAverage
 from enresnet.training.awp import default_gamma, perturbed_weights
-from enresnet.training.guard import CollapseGuard
+from enresnet.training.collapse_guard import CollapseGuard
 from enresnet.training.objectives import OBJECTIVES
 from problems import Linear, assert_same_state, seeded, snapshot
 from trainings import IMAGES, LABELS, RECIPE, TAUGHT, objective, quiet_net

@@ -8,10 +8,10 @@ import pytest
 from rich.cells import cell_len
 
 from enresnet.cli import COMMANDS, main
-from enresnet.drawing import as_png, blank
+from enresnet.common.plotting import as_png, blank
+from enresnet.common.tables import as_latex, as_markdown, print_table
+from enresnet.common.text import for_latex, for_markdown, for_picture, for_terminal
 from enresnet.report.figures import transfer_heat_map
-from enresnet.tables import as_latex, as_markdown, print_table
-from enresnet.text import for_latex, for_markdown, for_picture, for_terminal
 
 HOSTILE = "[/b]\x1b[31mred\x07 <script>alert(1)</script> | $x$ \u202e& \\ %"
 
@@ -83,7 +83,7 @@ def test_no_word_is_broken(width, monkeypatch, capsys):
 def test_the_progress_bar_keeps_bar_and_percentage():
     """At 80 columns, beside a long word."""
     code = """
-from enresnet.progress import progress_bar
+from enresnet.common.progress import progress_bar
 with progress_bar("en2_resnet20", 100, show=True, times=False) as advance:
     advance(40, "loss 1.234, natural 56.7 %, attacked 34.5 %, 123 images/s, 1:02:03 left, and more")
 """

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from safetensors.torch import load_file
 
-from enresnet.training import Recipe, Watcher
+from enresnet.training import Callback, Recipe
 from enresnet.training.objectives import OBJECTIVES
 from problems import SmallNet, random_problem, seeded
 
@@ -43,7 +43,7 @@ class StopError(Exception):
     """Ends a training as a crash would."""
 
 
-class StopAt(Watcher):
+class StopAt(Callback):
     """Ends a training as a crash would, without a last word."""
 
     def __init__(self, step, action=None):

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from enresnet.data import Augmentation, DataSet, Images
 from enresnet.models import create_model
-from enresnet.models.by_hand import Layer
-from enresnet.models.folded import Convolution
+from enresnet.models.frozen.fold import Convolution
+from enresnet.models.frozen.fused_cpu import Layer
 from enresnet.training import Engine, Recipe, Trainer
 from speed.plain_loop import PlainLoop
 from speed.turns import Work, in_turn, median_of, seconds_of, told

@@ -27,17 +27,17 @@ from torch import Tensor
 
 from enresnet.attacks import create_attack
 from enresnet.cli import COMMANDS, main
-from enresnet.data.adversarial import AdversarialSet, load_adversarial_set
+from enresnet.data.attacked import AdversarialSet, load_adversarial_set
+from enresnet.data.download import read_archive, read_pickle
 from enresnet.data.folder import load_folder
-from enresnet.data.sources import read_archive, read_pickle
 from enresnet.evaluation import evaluate
 from enresnet.evaluation.comparison import compare_records
 from enresnet.evaluation.journal import Journal
-from enresnet.evaluation.record import Record
+from enresnet.evaluation.results import Record
 from enresnet.models import create_model, load_model, save_model
-from enresnet.training import Recipe, Run, RunConfig, Watcher, load_recipe, train
+from enresnet.training import Callback, Recipe, Run, RunConfig, load_recipe, train
 from enresnet.training.checkpoint import checkpoints, newest_checkpoint, write_checkpoint
-from enresnet.training.standing import Step
+from enresnet.training.events import Step
 from torture.mutations import ODD, damaged_bytes, damaged_values
 from torture.outcomes import RefusedError
 
@@ -159,7 +159,7 @@ class _EnoughError(Exception):
     """Ends the training that makes a checkpoint."""
 
 
-class _TwoSteps(Watcher):
+class _TwoSteps(Callback):
     def step(self, step: Step) -> None:
         if step.step == 2:
             raise _EnoughError
@@ -236,7 +236,7 @@ def _prepare_results() -> dict[str, bytes]:
     result = evaluate(_small(), (images, labels), [create_attack("fgsm")], seed=0, warn=False)
     about = {"model": "m", "weights": "w", "data_name": "d", "checkpoint": "best", "epsilon": 0.1}
     record = Record(_fresh("seed-results"))
-    record.add("best", result, data="images", circumstances=about)
+    record.add("best", result, data="images", conditions=about)
     return _contents(record.folder)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from enresnet.data import cifar, names, sources
+from enresnet.data import cifar, download, registry
 
 PER_FILE = 40  # images; the official files have 10,000
 PIECE = 1 << 14  # bytes that are read at once, so that the small archive has many pieces
@@ -64,10 +64,10 @@ def use(folder: Path, port: int) -> None:
         binary_md5=hashlib.md5(archive.read_bytes(), usedforsecurity=False).hexdigest(),
     )
     arrays = cifar._from_source(spec, archive)
-    digests = {name: sources.sha256(array) for name, array in arrays.items()}
-    names.CIFAR10 = replace(spec, digests=digests)  # type: ignore[attr-defined]
+    digests = {name: download.sha256(array) for name, array in arrays.items()}
+    registry.CIFAR10 = replace(spec, digests=digests)  # type: ignore[attr-defined]
     cifar.SITE = f"http://127.0.0.1:{port}"
-    sources.CHUNK = PIECE
+    download.CHUNK = PIECE
 
 
 def _handler(folder: Path) -> type[http.server.BaseHTTPRequestHandler]:

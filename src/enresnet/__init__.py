@@ -6,7 +6,7 @@ The names below load on first use, so that ``import enresnet`` does not wait for
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from enresnet.lazy import load_on_first_use
+from enresnet.common.lazy import load_on_first_use
 
 if TYPE_CHECKING:
     from enresnet.data import load_data as load_data

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from enresnet.lazy import load_on_first_use
+from enresnet.common.lazy import load_on_first_use
 
 if TYPE_CHECKING:
     from enresnet.attacks.apgd import APGD as APGD
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from enresnet.attacks.gradient import frozen as frozen
     from enresnet.attacks.ifgsm import DEFAULT_EPSILON as DEFAULT_EPSILON
     from enresnet.attacks.ifgsm import IFGSM as IFGSM
-    from enresnet.attacks.names import attack_at as attack_at
-    from enresnet.attacks.names import create_attack as create_attack
-    from enresnet.attacks.names import list_attacks as list_attacks
     from enresnet.attacks.pgd import PGD as PGD
     from enresnet.attacks.random_noise import RandomNoise as RandomNoise
+    from enresnet.attacks.registry import attack_at as attack_at
+    from enresnet.attacks.registry import create_attack as create_attack
+    from enresnet.attacks.registry import list_attacks as list_attacks
     from enresnet.attacks.square import Square as Square
-    from enresnet.attacks.strongest import Strongest as Strongest
+    from enresnet.attacks.strongest.search import Strongest as Strongest
 
 __all__ = load_on_first_use(
     __name__,
@@ -31,7 +31,7 @@ __all__ = load_on_first_use(
         "fgsm": "FGSM",
         "gradient": "frozen",
         "ifgsm": "DEFAULT_EPSILON IFGSM",
-        "names": "attack_at create_attack list_attacks",
+        "registry": "attack_at create_attack list_attacks",
         "pgd": "PGD",
         "random_noise": "RandomNoise",
         "square": "Square",

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from enresnet import checks
 from enresnet.attacks.batch import Batch
 from enresnet.attacks.geometry import BALLS, Ball
 from enresnet.attacks.ifgsm import check_epsilon, with_suffixes
 from enresnet.attacks.losses import difference_of_logits_ratio, rivals, targeted_ratio
 from enresnet.attacks.pgd import PGD
+from enresnet.common import checks
 
 LOSSES = ("ce", "dlr", "targeted_dlr")
 MOMENTUM = 0.75

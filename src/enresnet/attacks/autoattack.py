@@ -13,12 +13,12 @@ import importlib.util
 import torch
 from torch import Tensor, nn
 
-from enresnet import checks
 from enresnet.attacks.base import Attack
 from enresnet.attacks.batch import Batch
 from enresnet.attacks.geometry import BALLS
 from enresnet.attacks.gradient import Model
 from enresnet.attacks.ifgsm import check_epsilon
+from enresnet.common import checks
 
 VERSIONS = ("standard", "rand")
 FEWEST_CLASSES = {"standard": 4, "rand": 3}  # its losses look at so many logits

@@ -13,15 +13,15 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from enresnet import checks
 from enresnet.attacks.batch import Batch
 from enresnet.attacks.determinism import EOT, usual_eot
-from enresnet.attacks.gate import Classifier, check_classes, check_model_and_images, device_of
 from enresnet.attacks.gradient import Model, frozen
+from enresnet.attacks.inputs import Classifier, check_classes, check_model_and_images, device_of
 from enresnet.attacks.precision import is_deterministic, keeps_apart, wants_bfloat16
-from enresnet.progress import counted, progress_bar
-from enresnet.randomness import checked_generator
-from enresnet.text import brief
+from enresnet.common import checks
+from enresnet.common.progress import counted, progress_bar
+from enresnet.common.randomness import checked_generator
+from enresnet.common.text import brief
 
 GOALS = ("untargeted", "targeted", "runner_up")
 TARGETS = ("random", "least_likely", "runner_up", "all")

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from enresnet.attacks.gate import Classifier, explained
 from enresnet.attacks.geometry import BALLS
 from enresnet.attacks.gradient import expected_gradient
+from enresnet.attacks.inputs import Classifier, explained
 from enresnet.attacks.losses import cross_entropy, margin, rivals
 from enresnet.models import Ensemble, ResNet
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from enresnet import checks
 from enresnet.attacks.base import Attack
 from enresnet.attacks.batch import Batch
 from enresnet.attacks.ifgsm import with_suffixes
+from enresnet.common import checks
 
 SPACES = ("tanh", "pixel")
 

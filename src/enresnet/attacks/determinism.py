@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from enresnet.attacks.batch import ASKED
-from enresnet.attacks.gate import device_of, explained
 from enresnet.attacks.gradient import Model, frozen, logits_of
+from enresnet.attacks.inputs import device_of, explained
 from enresnet.attacks.precision import is_deterministic, our_network
 
 EOT = 5  # the paper's, for models with noise

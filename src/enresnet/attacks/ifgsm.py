@@ -9,11 +9,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from enresnet import checks
 from enresnet.attacks.base import Attack
 from enresnet.attacks.batch import Batch, Loss
 from enresnet.attacks.geometry import BALLS, Ball
 from enresnet.attacks.precision import PRECISIONS
+from enresnet.common import checks
 
 DEFAULT_EPSILON = {"linf": 8 / 255, "l2": 0.5}
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from enresnet import checks
 from enresnet.attacks.batch import Batch
 from enresnet.attacks.geometry import BALLS
 from enresnet.attacks.ifgsm import IFGSM, with_suffixes
+from enresnet.common import checks
 
 
 class PGD(IFGSM):

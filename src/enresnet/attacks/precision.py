@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from enresnet.attacks.gradient import Model
 from enresnet.models import Ensemble, ResNet
-from enresnet.models.folded import known_parts
+from enresnet.models.frozen.fold import known_parts
 from enresnet.models.noise import noise_modules
 
 PRECISIONS = ("auto", "32", "bf16")
@@ -70,7 +70,7 @@ def keeps_apart(model: Model) -> bool:
     network = our_network(model)
     if network is None or any(part.training for part in network.modules()):  # BatchNorm joins them
         return False
-    if any(isinstance(part, Ensemble) and part.lean for part in network.modules()):
+    if any(isinstance(part, Ensemble) and part.recompute for part in network.modules()):
         return False
     return all(place.std_over == "example" for place in noise_modules(network))
 

@@ -17,12 +17,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from enresnet import checks
 from enresnet.attacks.base import Attack
 from enresnet.attacks.batch import Batch
+from enresnet.attacks.common_random_numbers import CommonRandomNumbers
 from enresnet.attacks.geometry import Linf
 from enresnet.attacks.ifgsm import check_epsilon, with_suffixes
-from enresnet.attacks.replay import Replay
+from enresnet.common import checks
 
 # The share of pixels of a square is halved at these shares of the search (of 10,000 steps).
 HALVINGS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
@@ -87,7 +87,7 @@ class Square(Attack):
         ball = Linf(batch.images, self.epsilon)
         streams = [torch.Generator().manual_seed(seed) for seed in batch.seeds.tolist()]
         point = self._stripes(ball, streams)
-        noise = Replay(int(batch.seeds[0]))
+        noise = CommonRandomNumbers(int(batch.seeds[0]))
         if not batch.deterministic:
             noise.watch(partial(batch.logits, point))
         fooled, margin = self._judge(batch, point)

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import enresnet
-from enresnet import checks
-from enresnet.processes import first_process
-from enresnet.text import for_terminal
+from enresnet.common import checks
+from enresnet.common.processes import first_process
+from enresnet.common.text import for_terminal
 
 COMMANDS = {
     "quickstart": "The whole idea in about a minute, on real digits; writes a page.",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from enresnet import attacks
 from enresnet.cli.output import write_json
-from enresnet.tables import print_table
+from enresnet.common.tables import print_table
 
 
 def command(*, json: Path | None = None) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import enresnet
-from enresnet import checks, evaluation
+from enresnet import evaluation
 from enresnet.cli.output import check_outputs, write_json
-from enresnet.drawing import as_png, blank, plain
-from enresnet.files import replacing
-from enresnet.tables import print_table
+from enresnet.common import checks
+from enresnet.common.files import atomic_write
+from enresnet.common.plotting import as_png, blank, plain
+from enresnet.common.tables import print_table
 
 
 def command(
@@ -124,7 +125,7 @@ def draw_growth(tables: dict[str, list[dict[str, float]]], path: Path) -> None:
         plain(axes)
     panels[0].set_ylabel("times that of the first")
     panels[0].legend(frameon=False, fontsize=8)
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_bytes(as_png(figure))
 
 

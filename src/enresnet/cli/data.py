@@ -8,7 +8,7 @@ import tyro
 
 from enresnet import data
 from enresnet.cli.output import write_json
-from enresnet.tables import print_table
+from enresnet.common.tables import print_table
 
 
 def command(

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import tyro
 
-from enresnet import checks, evaluation, report
+from enresnet import evaluation, report
+from enresnet.cli.model_source import open_model
 from enresnet.cli.output import Ratio, check_outputs, write_json, write_picture
-from enresnet.cli.subjects import open_subject
-from enresnet.tables import print_table
-from enresnet.text import brief
+from enresnet.common import checks
+from enresnet.common.tables import print_table
+from enresnet.common.text import brief
 
 JOURNAL = "diagnosis.journal"
 
@@ -64,7 +65,7 @@ def command(
     check_outputs(json, picture=picture)
     if eot is not None:
         checks.integer("eot", eot, low=1)
-    subject = open_subject(model, checkpoint=checkpoint, mean=mean, std=std)
+    subject = open_model(model, checkpoint=checkpoint, mean=mean, std=std)
     journals = evaluation.Journals(subject.folder / JOURNAL, restart=restart)
     name, images = subject.images(data)
     with journals.resumable():
@@ -77,8 +78,8 @@ def command(
             limit=limit,
             batch_size=batch_size,
             queries=queries,
-            oracles={other: open_subject(other).model for other in oracle},
-            natural=None if natural is None else open_subject(natural).model,
+            oracles={other: open_model(other).model for other in oracle},
+            natural=None if natural is None else open_model(natural).model,
             seed=seed,
             journal=journals,
         )

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 import enresnet.data
-from enresnet import checks, evaluation, report, training
-from enresnet.cli.choice import Chosen, choose
+from enresnet import evaluation, report, training
+from enresnet.cli.attack_choice import Chosen, choose
+from enresnet.cli.model_source import ModelSource, open_model
 from enresnet.cli.output import (
     Ratio,
     Targets,
@@ -20,11 +21,11 @@ from enresnet.cli.output import (
     write_picture,
     write_text,
 )
-from enresnet.cli.subjects import Subject, open_subject
+from enresnet.common import checks
+from enresnet.common.tables import as_latex, as_markdown, print_table
+from enresnet.common.text import brief
 from enresnet.evaluation.result import NATURAL, Accuracy, Evaluation
 from enresnet.evaluation.rows import detail_rows, evaluation_rows
-from enresnet.tables import as_latex, as_markdown, print_table
-from enresnet.text import brief
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -111,8 +112,8 @@ def command(
         devices: Processes that share the work.
         again: Measure also what was measured before; so do --save and --picture.
         restart: Throw away what an earlier run of this command left unfinished.
-        out: Keep results in this folder; by default the run's, or evaluations/NAME.
-        save: Keep the attacked images as sets in this folder, for use with --data.
+        out: ImageSink results in this folder; by default the run's, or evaluations/NAME.
+        save: ImageSink the attacked images as sets in this folder, for use with --data.
         png: As 8-bit PNG files, rounded inside the ball and scored again.
         json: Also write the result to this file.
         markdown: Also write the table to this file.
@@ -124,7 +125,7 @@ def command(
         checks.integer("eot", eot, low=1)
     if png and save is None:
         raise ValueError("--png is for --save: it says how the attacked images are kept")
-    subject = open_subject(model, checkpoint=checkpoint, out=out, mean=mean, std=std)
+    subject = open_model(model, checkpoint=checkpoint, out=out, mean=mean, std=std)
     subject = subject.varied(noise=noise, average=average, paths=paths)
     subject.record.check()
     name, images = subject.images(data, size=size, gray=gray)
@@ -184,7 +185,7 @@ def command(
                 limit=limit,
                 seed=seed,
                 journal=journals,
-                share=evaluation.Share(engine.rank, engine.processes, engine.wait),
+                share=evaluation.Shard(engine.rank, engine.processes, engine.wait),
                 keep=sets,
                 natural=known.get(NATURAL),
                 warn=made is None,
@@ -210,7 +211,7 @@ def command(
 class _Results:
     """What is kept of a model on some images: a section for each radius."""
 
-    subject: Subject
+    subject: ModelSource
     data_name: str
     data: str  # digest of the images
     images: int
@@ -229,7 +230,7 @@ class _Results:
                 {NATURAL: None, **{entry: one.attack.settings() for entry, one in own.items()}},
                 data=self.data,
                 images=self.images,
-                circumstances=self.facts,
+                conditions=self.facts,
             )
             clean += [there.pop(NATURAL)] if NATURAL in there else []
             found |= {own[entry].name: value for entry, value in there.items()}
@@ -248,7 +249,7 @@ class _Results:
                 self.subject.section(radius, self.data_name),
                 replace(result, robust=robust),
                 data=self.data,
-                circumstances={**self.facts, "epsilon": radius},
+                conditions={**self.facts, "epsilon": radius},
             )
         return said
 
@@ -308,20 +309,20 @@ class _Sets:
             kept.check(first)
         return cls(images, found)
 
-    def write(self, unit: evaluation.Unit, attacked: Tensor, labels: Tensor) -> None:
-        """Keep the attacked images of a unit."""
-        clean, _ = self.images.batch(slice(unit.start, unit.stop))
-        self.by_attack[unit.attack].write(unit.start, attacked, labels, clean)
+    def write(self, item: evaluation.WorkItem, attacked: Tensor, labels: Tensor) -> None:
+        """Keep the attacked images of a item."""
+        clean, _ = self.images.batch(slice(item.start, item.stop))
+        self.by_attack[item.attack].write(item.start, attacked, labels, clean)
 
-    def has(self, unit: evaluation.Unit) -> bool:
+    def has(self, item: evaluation.WorkItem) -> bool:
         """Return whether they are there."""
-        labels = self.images.labels[unit.start : unit.stop]
-        return self.by_attack[unit.attack].has(unit.start, labels)
+        labels = self.images.labels[item.start : item.stop]
+        return self.by_attack[item.attack].has(item.start, labels)
 
 
 def _with_eight_bit(
     result: Evaluation,
-    subject: Subject,
+    subject: ModelSource,
     chosen: list[Chosen],
     sets: _Sets,
     draws: int,
@@ -368,7 +369,7 @@ def _eot(result: Evaluation, eot: int) -> str:
 
 def _tell(
     result: Evaluation,
-    subject: Subject,
+    subject: ModelSource,
     data: str,
     radii: list[float],
     facts: dict[str, Any],

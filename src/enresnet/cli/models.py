@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from enresnet.cli.output import write_json
+from enresnet.common.tables import Row, print_table
+from enresnet.common.text import brief
 from enresnet.models import (
     ModelCard,
     count_parameters,
@@ -13,8 +15,6 @@ from enresnet.models import (
     paper_name,
 )
 from enresnet.models.pretrained import FOLDER
-from enresnet.tables import Row, print_table
-from enresnet.text import brief
 
 
 def command(*, json: Path | None = None) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from enresnet.files import replacing, writable
-from enresnet.text import for_terminal
+from enresnet.common.files import atomic_write, writable
+from enresnet.common.text import for_terminal
 from enresnet.training.recipe import ratio
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def say(text: str, *, error: bool = False) -> None:
 def write_json(path: Path | None, values: Any) -> None:
     """Write plain values to ``path``, if there is one; what is not finite becomes null."""
     if path is not None:
-        with replacing(path) as temporary:
+        with atomic_write(path) as temporary:
             temporary.write_text(json.dumps(_finite(values), indent=2, allow_nan=False) + "\n")
 
 
@@ -73,12 +73,12 @@ def _finite(values: Any) -> Any:
 def write_picture(path: Path | None, figure: Figure, *, dpi: int = 150) -> None:
     """Write a figure to ``path``, if there is one, as its ending says."""
     if path is not None:
-        with replacing(path) as temporary:
+        with atomic_write(path) as temporary:
             figure.savefig(temporary, format=path.suffix.lower().removeprefix("."), dpi=dpi)
 
 
 def write_text(path: Path | None, text: str) -> None:
     """Write text to ``path``, if there is one."""
     if path is not None:
-        with replacing(path) as temporary:
+        with atomic_write(path) as temporary:
             temporary.write_text(text)

@@ -12,14 +12,14 @@ from typing import Annotated, Any
 import tyro
 from matplotlib.figure import Figure
 
-from enresnet import checks
 from enresnet.cli.output import check_outputs, write_json, write_picture
-from enresnet.files import writable
+from enresnet.common import checks
+from enresnet.common.files import writable
+from enresnet.common.tables import print_table
 from enresnet.pde import classifier, depth_levels, figure4, pictures, studies, tables, theorems
 from enresnet.pde.characteristics import study_characteristics
 from enresnet.pde.diagrams import paper_figures
 from enresnet.pde.verify import verify
-from enresnet.tables import print_table
 
 PICTURES = (".png", ".svg")
 

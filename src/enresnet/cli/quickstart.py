@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from enresnet import checks, report
+from enresnet import report
 from enresnet.cli.output import check_outputs, write_json
-from enresnet.drawing import as_png
-from enresnet.files import replacing
-from enresnet.tables import print_table
+from enresnet.common import checks
+from enresnet.common.files import atomic_write
+from enresnet.common.plotting import as_png
+from enresnet.common.tables import print_table
 
 
 def command(
@@ -34,7 +35,7 @@ def command(
     result = report.run_quickstart(seeds=seeds)
     rows = result.rows()
     if picture is not None:
-        with replacing(picture) as temporary:
+        with atomic_write(picture) as temporary:
             temporary.write_bytes(as_png(report.accuracy_bars(rows, report.NETWORKS)))
     write_json(json, result.to_json())
     print_table(
@@ -45,7 +46,7 @@ def command(
         "fifth of the range, so that the attacked resnet8 keeps some of the digits and loses some. "
         f"{result.seconds:.0f} s of work. The page: {out}",
     )
-    with replacing(out) as temporary:
+    with atomic_write(out) as temporary:
         temporary.write_text(report.quickstart_page(result), encoding="utf-8")
 
 

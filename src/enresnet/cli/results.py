@@ -7,10 +7,10 @@ from pathlib import Path
 import tyro
 
 from enresnet.cli.output import check_outputs, say, write_json, write_text
-from enresnet.evaluation.record import Record
+from enresnet.common.tables import as_latex, as_markdown, print_table
+from enresnet.common.text import brief
+from enresnet.evaluation.results import Record
 from enresnet.evaluation.rows import evaluation_rows
-from enresnet.tables import as_latex, as_markdown, print_table
-from enresnet.text import brief
 
 
 def command(

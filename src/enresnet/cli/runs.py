@@ -10,7 +10,7 @@ import tyro
 from safetensors import SafetensorError
 
 from enresnet.cli.output import check_outputs, say, write_json
-from enresnet.tables import print_table
+from enresnet.common.tables import print_table
 from enresnet.training import Run
 from enresnet.training.checkpoint import checkpoints, facts_of
 

@@ -11,9 +11,9 @@ import tyro
 
 from enresnet import training
 from enresnet.cli.output import Ratio, check_outputs, say, write_json
-from enresnet.cli.watching import Terminal
+from enresnet.cli.terminal import Terminal
+from enresnet.common.processes import first_process
 from enresnet.models import canonical_name
-from enresnet.processes import first_process
 from enresnet.training import Recipe, RunConfig, load_recipe
 
 AS_RECIPE = "as-recipe"  # an option that was not given

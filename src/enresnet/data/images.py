@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from enresnet import checks
+from enresnet.common import checks
 
 Batch = tuple[Tensor, Tensor]
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from enresnet.evaluation.accuracy import lost_in
 from enresnet.evaluation.groups import compare_groups
-from enresnet.evaluation.record import Record
 from enresnet.evaluation.result import NATURAL
+from enresnet.evaluation.results import Record
 from enresnet.evaluation.statistics import Comparison, SharedNoise, compare
 
 

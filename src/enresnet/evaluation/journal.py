@@ -25,16 +25,16 @@ import torch
 from torch import Tensor
 
 from enresnet import native
-from enresnet.files import (
+from enresnet.common.files import (
+    atomic_write,
     is_leftover,
     is_temporary,
     locked,
     remove,
-    replacing,
-    take,
     temporary_path,
+    try_lock,
 )
-from enresnet.reading import regular_file
+from enresnet.common.reading import regular_file
 
 HEADER = "header.json"
 LOOPS = "native_loops"
@@ -95,7 +95,7 @@ class Journal:
         self.check()
         if not (self.folder / HEADER).is_file():
             self.folder.mkdir(parents=True, exist_ok=True)
-            with replacing(self.folder / HEADER) as temporary:
+            with atomic_write(self.folder / HEADER) as temporary:
                 temporary.write_text(json.dumps(self._header, indent=2) + "\n")
 
     def entries(self) -> dict[str, dict[str, Any]]:
@@ -213,7 +213,7 @@ def _is_written(folder: Path) -> bool:
     """Return whether a living process has one of a journal's files."""
     for path in folder.glob("*.jsonl"):
         with suppress(OSError, ValueError), regular_file(path).open("ab") as file:
-            if not take(file):
+            if not try_lock(file):
                 return True
     return False
 

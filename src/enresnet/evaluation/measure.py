@@ -25,21 +25,21 @@ from torch.utils.data import (
     default_collate,
 )
 
-from enresnet import checks
 from enresnet.attacks import Attack, determinism
 from enresnet.attacks.determinism import EOT, LOOK
-from enresnet.attacks.gate import check_classes, check_model_and_images, explained
 from enresnet.attacks.gradient import Model
-from enresnet.attacks.names import attack_at, told_apart
+from enresnet.attacks.inputs import check_classes, check_model_and_images, explained
 from enresnet.attacks.precision import is_deterministic, our_network
+from enresnet.attacks.registry import attack_at, told_apart
+from enresnet.common import checks
 from enresnet.data import DataSet, Images, from_dataset
 from enresnet.evaluation.accuracy import summarise
 from enresnet.evaluation.journal import Journal, Journals
 from enresnet.evaluation.misuse import suspicions
 from enresnet.evaluation.result import NATURAL, Accuracy, Evaluation
+from enresnet.evaluation.runner import ImageSink, Runner, Shard, own_streams
 from enresnet.evaluation.scoring import answers_alike, drawn_logits
 from enresnet.evaluation.statistics import accuracy_interval
-from enresnet.evaluation.work import Keep, Share, Work, own_streams
 
 OWN = "model"  # the only one of an evaluation
 
@@ -57,8 +57,8 @@ def evaluate(
     limit: int | None = None,
     seed: int | None = None,
     journal: str | os.PathLike[str] | Journals | None = None,
-    share: Share | None = None,
-    keep: Keep | None = None,
+    share: Shard | None = None,
+    keep: ImageSink | None = None,
     natural: Accuracy | None = None,
     warn: bool = True,
     progress: bool | None = None,
@@ -103,8 +103,8 @@ def transfer(
     limit: int | None = None,
     seed: int | None = None,
     journal: str | os.PathLike[str] | Journals | None = None,
-    share: Share | None = None,
-    keep: Keep | None = None,
+    share: Shard | None = None,
+    keep: ImageSink | None = None,
     natural: Accuracy | None = None,
     warn: bool = True,
     progress: bool | None = None,
@@ -143,8 +143,8 @@ def transfer_matrix(
     limit: int | None = None,
     seed: int | None = None,
     journal: str | os.PathLike[str] | Journals | None = None,
-    share: Share | None = None,
-    keep: Keep | None = None,
+    share: Shard | None = None,
+    keep: ImageSink | None = None,
     natural: Mapping[str, Accuracy] | None = None,
     warn: bool = True,
     progress: bool | None = None,
@@ -172,7 +172,7 @@ def transfer_matrix(
             for suspicion in suspicions(model, data):  # before hours of work, not after
                 warnings.warn(_about(name, str(suspicion)), stacklevel=2)
     needed = {name: 1 if same[name] else draws for name in targets}
-    work = Work(
+    work = Runner(
         oracles,
         targets,
         data,

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from enresnet.common.files import atomic_write
+from enresnet.common.tables import as_html, as_text
 from enresnet.evaluation.rows import evaluation_rows
-from enresnet.files import replacing
-from enresnet.tables import as_html, as_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -197,7 +197,7 @@ class Evaluation:
             "epsilon": radii.pop() if len(radii) == 1 else None,
             **self.to_json(),
         }
-        with replacing(target) as temporary:
+        with atomic_write(target) as temporary:
             temporary.write_text(json.dumps(stored, indent=2) + "\n")
 
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from enresnet.text import brief
+from enresnet.common.text import brief
 
 if TYPE_CHECKING:
     from enresnet.evaluation.result import Accuracy, Evaluation

@@ -16,8 +16,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from enresnet.common.files import atomic_write
 from enresnet.evaluation.result import Accuracy
-from enresnet.files import replacing
 
 
 def add_scores(
@@ -42,7 +42,7 @@ def add_scores(
             "data": data,
             "settings": value.settings,
         }
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_bytes(save(tensors, {"about": json.dumps(about)}))
 
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from enresnet.attacks.gate import device_of
 from enresnet.attacks.gradient import Model, frozen, logits_of
+from enresnet.attacks.inputs import device_of
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from enresnet.lazy import load_on_first_use
+from enresnet.common.lazy import load_on_first_use
 
 if TYPE_CHECKING:
     from enresnet.models.ensemble import Ensemble as Ensemble
-    from enresnet.models.ensemble import set_lean as set_lean
+    from enresnet.models.ensemble import set_recompute as set_recompute
     from enresnet.models.names import canonical_name as canonical_name
     from enresnet.models.names import count_parameters as count_parameters
     from enresnet.models.names import list_models as list_models
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from enresnet.models.pretrained import ModelCard as ModelCard
     from enresnet.models.pretrained import find_pretrained as find_pretrained
     from enresnet.models.pretrained import list_pretrained as list_pretrained
+    from enresnet.models.registry import create_model as create_model
+    from enresnet.models.registry import same_architecture as same_architecture
     from enresnet.models.resnet import ResNet as ResNet
     from enresnet.models.resnet import resnet as resnet
     from enresnet.models.resnet import wide_resnet as wide_resnet
     from enresnet.models.storage import load_model as load_model
     from enresnet.models.storage import save_model as save_model
-    from enresnet.models.zoo import create_model as create_model
-    from enresnet.models.zoo import same_architecture as same_architecture
 
 __all__ = load_on_first_use(
     __name__,
     {
-        "ensemble": "Ensemble set_lean",
+        "ensemble": "Ensemble set_recompute",
         "names": "canonical_name count_parameters list_models paper_name",
         "noise": "NoiseInjection inject_noise seed_noise set_noise using_noise without_noise",
         "normalized": "Normalized",
         "pretrained": "ModelCard find_pretrained list_pretrained",
         "resnet": "ResNet resnet wide_resnet",
         "storage": "load_model save_model",
-        "zoo": "create_model same_architecture",
+        "registry": "create_model same_architecture",
     },
 )

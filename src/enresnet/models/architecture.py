@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from enresnet import checks
+from enresnet.common import checks
 
 STEM_WIDTH = 16
 WIDTHS = (16, 32, 64)  # of the three stages

@@ -12,9 +12,9 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from enresnet import checks
-from enresnet.models.lean import lean_call
+from enresnet.common import checks
 from enresnet.models.noise import NoiseStream, noise_modules, share_stream
+from enresnet.models.recompute import lean_call
 
 AVERAGES = ("logits", "probabilities")
 
@@ -61,7 +61,7 @@ class Ensemble(nn.Module):
         self.members = nn.ModuleList(members)
         self.average = checks.choice("average", average, AVERAGES)
         self.draws = checks.integer("draws", draws, low=1)
-        self.lean = False  # see set_lean
+        self.recompute = False  # see set_recompute
         self.register_buffer("weights", _normalised(weights, len(members)))
         first = next(noise_modules(self), None)
         if generator is not None:
@@ -90,7 +90,7 @@ class Ensemble(nn.Module):
 
     def before_noise(self, images: Tensor) -> list[Tensor] | None:
         """Return what every draw of the noise starts from, where all members are folded."""
-        if self.lean or self.draws > 1:
+        if self.recompute or self.draws > 1:
             return None
         states: list[Tensor] = []
         for member in self.members:
@@ -116,7 +116,7 @@ class Ensemble(nn.Module):
 
     def _run(self, member: nn.Module, images: Tensor) -> Tensor:
         # An ensemble as a member keeps nothing but logits itself.
-        if self.lean and torch.is_grad_enabled() and not isinstance(member, Ensemble):
+        if self.recompute and torch.is_grad_enabled() and not isinstance(member, Ensemble):
             return lean_call(member, images)
         output: Tensor = member(images)
         return output
@@ -127,14 +127,14 @@ class Ensemble(nn.Module):
         return f"weights=[{weights}], average={self.average!r}, draws={self.draws}"
 
 
-def set_lean(model: nn.Module, lean: bool) -> None:
+def set_recompute(model: nn.Module, lean: bool) -> None:
     """Let gradients keep the activations of only one network at a time, or of all at once.
 
     Lean gradients are the same, for one more forward pass of each network.
     """
     for module in model.modules():
         if isinstance(module, Ensemble):
-            module.lean = lean
+            module.recompute = lean
 
 
 def _normalised(weights: Sequence[float] | None, members: int) -> Tensor:

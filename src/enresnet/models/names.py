@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from enresnet import checks
+from enresnet.common import checks
 from enresnet.models.architecture import (
     WIDTHS,
     Architecture,

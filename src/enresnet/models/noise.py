@@ -18,10 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from enresnet import checks, native
+from enresnet import native
+from enresnet.common import checks
+from enresnet.common.randomness import checked_generator
 from enresnet.models.architecture import STD_OVER
-from enresnet.models.derivatives import LOOPS, first_only
-from enresnet.randomness import checked_generator
+from enresnet.models.first_order_only import LOOPS, first_only
 
 DEFAULT_NOISE = 0.1
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from enresnet import checks
+from enresnet.common import checks
 
 
 class Normalized(nn.Module):

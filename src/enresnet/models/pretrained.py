@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from enresnet import checks
+from enresnet.common import checks
 from enresnet.models.names import canonical_name
 
 FOLDER = Path(__file__).parent / "weights"

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from enresnet import checks
+from enresnet.common import checks
+from enresnet.common.randomness import checked_generator
 from enresnet.models.architecture import (
     EXPANSION,
     STEM_WIDTH,
@@ -24,9 +25,8 @@ from enresnet.models.architecture import (
     resnet_blocks,
     wide_resnet_blocks,
 )
-from enresnet.models.folded import Fold, folded
+from enresnet.models.frozen.fold import Fold, folded
 from enresnet.models.noise import NoiseInjection, NoiseStream, noise_modules
-from enresnet.randomness import checked_generator
 
 SMALLEST_IMAGE = 8  # pixels a side: two halvings leave 2 x 2
 

@@ -19,8 +19,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from enresnet import checks
-from enresnet.files import replacing
+from enresnet.common import checks
+from enresnet.common.files import atomic_write
 from enresnet.models.architecture import Architecture
 from enresnet.models.ensemble import Ensemble
 from enresnet.models.noise import seed_noise
@@ -39,7 +39,7 @@ def save_model(model: nn.Module, path: str | os.PathLike[str]) -> None:
         for name, value in model.state_dict().items()
     }
     header = {"format": FORMAT, "model": text, "sha256": content_digest(tensors, text)}
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_bytes(stable_bytes(tensors, header))  # whose errors are the system's own
 
 

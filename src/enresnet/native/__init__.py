@@ -24,8 +24,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from enresnet.allocator import keep_memory
-from enresnet.files import remove, replacing, temporary_path
+from enresnet.common.allocator import keep_memory
+from enresnet.common.files import atomic_write, remove, temporary_path
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -205,7 +205,7 @@ def _compile(path: Path) -> None:
     error: Exception = OSError("no C compiler")
     for compiler, flags in itertools.product(compilers, FLAGS):
         try:
-            with replacing(path) as temporary:
+            with atomic_write(path) as temporary:
                 words = [*flags, "-shared", "-fPIC", str(source), "-o", str(temporary), "-lm"]
                 subprocess.run([*compiler, *words], check=True, capture_output=True, timeout=120)
                 if not temporary.stat().st_size:

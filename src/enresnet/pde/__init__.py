@@ -5,7 +5,7 @@ Each study has a module of its own.
 
 from typing import TYPE_CHECKING
 
-from enresnet.lazy import load_on_first_use
+from enresnet.common.lazy import load_on_first_use
 
 if TYPE_CHECKING:
     from enresnet.pde.grid import Grid as Grid

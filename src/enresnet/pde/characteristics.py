@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from enresnet import checks
+from enresnet.common import checks
+from enresnet.common.randomness import named_generator
 from enresnet.pde.classifier import two_dimensional
 from enresnet.pde.flow import Flow, train
 from enresnet.pde.particles import slope
 from enresnet.pde.spectral import Velocity
 from enresnet.pde.studies import reference, terminal, velocity
-from enresnet.randomness import named_generator
 
 
 def euler(field: Velocity, points: Tensor, *, layers: int) -> list[Tensor]:

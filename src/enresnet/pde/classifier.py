@@ -23,15 +23,15 @@ import torch
 from sklearn.datasets import make_moons
 from torch import Tensor, nn
 
-from enresnet import checks
 from enresnet.attacks import PGD
+from enresnet.common import checks
+from enresnet.common.progress import progress_bar
+from enresnet.common.randomness import named_generator, named_seed
 from enresnet.pde.flow import Flow, train
 from enresnet.pde.grid import Grid, overshoot
 from enresnet.pde.semi_lagrangian import bilinear
 from enresnet.pde.spectral import check_sigmas, largest_stable_step, solve_backward
 from enresnet.pde.theorems import window
-from enresnet.progress import progress_bar
-from enresnet.randomness import named_generator, named_seed
 
 SIGMAS = (0.0, 0.05, 0.1, 0.3)
 DATA = ("moons", "spirals")

@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from enresnet import checks
+from enresnet.common import checks
+from enresnet.common.progress import progress_bar
+from enresnet.common.randomness import named_generator
 from enresnet.pde.classifier import two_dimensional
 from enresnet.pde.flow import Flow, train
-from enresnet.progress import progress_bar
-from enresnet.randomness import named_generator
 
 WAYS = ("tied", "warm", "separate")
 

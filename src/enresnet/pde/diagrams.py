@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from enresnet.drawing import blank
+from enresnet.common.plotting import blank
 
 PLAIN, NOISY = "#e8eef7", "#fbe6da"
 

@@ -18,7 +18,9 @@ import torch
 from scipy.ndimage import distance_transform_edt
 from torch import Tensor
 
-from enresnet import checks
+from enresnet.common import checks
+from enresnet.common.progress import progress_bar
+from enresnet.common.randomness import named_generator
 from enresnet.pde.grid import Grid, overshoot
 from enresnet.pde.semi_lagrangian import (
     Draws,
@@ -34,8 +36,6 @@ from enresnet.pde.spectral import (
     solve_backward,
     too_few_steps,
 )
-from enresnet.progress import progress_bar
-from enresnet.randomness import named_generator
 
 SIGMAS = (0.0, 0.01, 0.1)
 SCALE = 0.03  # of the Gaussian that smooths f: bumps and hollows are then about 0.1 across

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy
 
-from enresnet import checks
-from enresnet.randomness import checked_generator
+from enresnet.common import checks
+from enresnet.common.randomness import checked_generator
 
 
 class Flow(nn.Module):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from enresnet import checks
+from enresnet.common import checks
 
 
 @dataclass(frozen=True, kw_only=True)

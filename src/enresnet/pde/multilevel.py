@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from enresnet import checks
+from enresnet.common import checks
+from enresnet.common.randomness import checked_generator
 from enresnet.pde.particles import BATCH, Function
 from enresnet.pde.spectral import Velocity
-from enresnet.randomness import checked_generator
 
 PILOT = 500  # paths of a level before its variance is known
 DEEPEST = 14

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from enresnet import checks
+from enresnet.common import checks
+from enresnet.common.randomness import checked_generator
 from enresnet.pde.spectral import Velocity
-from enresnet.randomness import checked_generator
 
 Function = Callable[[Tensor], Tensor]
 """From points ... x d to values ..."""

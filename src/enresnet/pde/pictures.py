@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from enresnet.drawing import COLOURS, blank, diverging, plain
+from enresnet.common.plotting import COLOURS, blank, diverging, plain
 from enresnet.pde.characteristics import CharacteristicStudy
 from enresnet.pde.classifier import HALF_WIDTH, ClassifierStudy
 from enresnet.pde.depth_levels import WAYS, DepthLevel

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample, pad
 
-from enresnet import checks
+from enresnet.common import checks
 from enresnet.pde.grid import Grid
 
 NARROWEST = 0.5  # of the spacing: no positive weights have less variance everywhere

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from enresnet import checks
+from enresnet.common import checks
 from enresnet.pde.grid import Grid
 
 Velocity = Callable[[Tensor, float], Tensor]

@@ -22,13 +22,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from enresnet import checks
+from enresnet.common import checks
+from enresnet.common.progress import progress_bar
+from enresnet.common.randomness import named_generator
 from enresnet.pde.grid import Grid
 from enresnet.pde.multilevel import MultilevelEstimate, Sampler, multilevel, plain
 from enresnet.pde.particles import METHODS, SCRAMBLES, Estimate, feynman_kac, slope
 from enresnet.pde.spectral import solve_backward
-from enresnet.progress import progress_bar
-from enresnet.randomness import named_generator
 
 SIGMA = 0.5
 REFERENCE_STEPS = 200

@@ -25,12 +25,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from enresnet import checks
+from enresnet.common import checks
+from enresnet.common.progress import progress_bar
+from enresnet.common.randomness import named_generator
 from enresnet.pde.grid import Grid
 from enresnet.pde.particles import slope
 from enresnet.pde.spectral import solve_backward, solve_forward
-from enresnet.progress import progress_bar
-from enresnet.randomness import named_generator
 
 
 def bound(gamma: float, sigma: float, size: float, steepness: float, mu: float) -> float:

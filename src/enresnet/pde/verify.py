@@ -9,6 +9,8 @@ from functools import partial
 
 import torch
 
+from enresnet.common.progress import progress_bar
+from enresnet.common.randomness import named_generator
 from enresnet.pde import characteristics, exact, studies, theorems
 from enresnet.pde.figure4 import draw_problem
 from enresnet.pde.grid import Grid, overshoot
@@ -16,8 +18,6 @@ from enresnet.pde.multilevel import Sampler, multilevel
 from enresnet.pde.particles import METHODS, feynman_kac, slope
 from enresnet.pde.semi_lagrangian import SMOOTH_FACTOR, bilinear, continued, solve_rough
 from enresnet.pde.spectral import solve_backward, solve_forward
-from enresnet.progress import progress_bar
-from enresnet.randomness import named_generator
 
 SPACE = 1e-8
 ORDER = 3.9

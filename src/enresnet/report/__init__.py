@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from enresnet.lazy import load_on_first_use
+from enresnet.common.lazy import load_on_first_use
 
 if TYPE_CHECKING:
     from enresnet.report.figures import accuracy_bars as accuracy_bars

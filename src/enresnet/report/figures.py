@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from enresnet.drawing import COLOURS, blank, plain
+from enresnet.common.plotting import COLOURS, blank, plain
+from enresnet.common.text import brief, for_picture
 from enresnet.evaluation import Evaluation
-from enresnet.evaluation.masking import Diagnosis, Point
-from enresnet.text import brief, for_picture
+from enresnet.evaluation.masking.diagnosis import Diagnosis, Point
 from enresnet.training import Epoch
 
 RIGHT, WRONG = "#1a7f37", "#b42318"

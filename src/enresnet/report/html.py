@@ -12,7 +12,7 @@ import torch
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from enresnet.drawing import as_png, as_svg
+from enresnet.common.plotting import as_png, as_svg
 from enresnet.report.figures import accuracy_bars, image_grid, training_curves
 from enresnet.report.quickstart import (
     ATTACKS,

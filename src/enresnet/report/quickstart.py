@@ -21,12 +21,12 @@ import torch
 from torch import Tensor
 
 from enresnet.attacks import attack_at
+from enresnet.common.progress import progress_bar
+from enresnet.common.randomness import named_generator
 from enresnet.data import load_data
 from enresnet.evaluation import accuracy_interval, paired_difference, score
 from enresnet.evaluation.scoring import predictions
 from enresnet.models import load_model, save_model, seed_noise
-from enresnet.progress import progress_bar
-from enresnet.randomness import named_generator
 from enresnet.training import Epoch, Recipe, RunConfig, Trainer, load_recipe
 
 BASE, ENSEMBLE = "resnet8", "en3_resnet8"

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from enresnet.models.statistics import statistics_held
+from enresnet.models.batchnorm_statistics import statistics_held
 from enresnet.training.objectives import Objective
 from enresnet.training.recipe import Recipe
 

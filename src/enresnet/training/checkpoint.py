@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from enresnet.files import replacing
-from enresnet.reading import regular_file
+from enresnet.common.files import atomic_write
+from enresnet.common.reading import regular_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,7 +39,7 @@ def write_checkpoint(
     text = json.dumps(dict(facts))
     header = {"format": FORMAT, "facts": text, "sha256": content_digest(whole, text)}
     path = _path(folder, step)
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_bytes(save(whole, header))
     others = [other for other in checkpoints(folder) if other != path]
     for old in others[: 1 - KEPT]:

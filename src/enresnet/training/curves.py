@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from enresnet.drawing import COLOURS, blank, plain
-from enresnet.text import for_picture
-from enresnet.training.standing import Epoch
+from enresnet.common.plotting import COLOURS, blank, plain
+from enresnet.common.text import for_picture
+from enresnet.training.events import Epoch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

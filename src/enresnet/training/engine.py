@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from enresnet import checks
 from enresnet.attacks.precision import fast_bfloat16
+from enresnet.common import checks
 from enresnet.training.run import PRECISIONS
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from enresnet.data.images import free_memory
-from enresnet.models import Ensemble, set_lean
+from enresnet.models import Ensemble, set_recompute
+from enresnet.models.batchnorm_statistics import statistics_held
 from enresnet.models.noise import streams_of
-from enresnet.models.statistics import statistics_held
 
 
 def choose_memory(
@@ -30,14 +30,14 @@ def choose_memory(
     if images.device.type == "cpu":
         free /= sharing
     batch = batch_size / len(images)
-    set_lean(model, False)
+    set_recompute(model, False)
     sizes = [activation_bytes(network, images) * batch for network in networks]
     plain, lean = passes * sum(sizes), max(sizes)
     short = plain > free / 2 and len(networks) > 1
     chosen = short if memory == "auto" else memory == "lean"
     if (lean if chosen else plain) > free:
         raise MemoryError(_advice(plain, lean, batch_size, free, networks=len(networks)))
-    set_lean(model, chosen)
+    set_recompute(model, chosen)
     return chosen
 
 

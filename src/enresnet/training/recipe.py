@@ -10,9 +10,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from enresnet import checks
+from enresnet.common import checks
+from enresnet.common.reading import parse_yaml, read_yaml
 from enresnet.models.architecture import STD_OVER
-from enresnet.reading import parse_yaml, read_yaml
 from enresnet.training.schedule import SCHEDULES, one_cycle_rate, step_rate
 
 # The objectives by name; their classes need torch, which whoever lists runs does not wait for.

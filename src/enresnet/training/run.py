@@ -22,14 +22,22 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 import enresnet.data
-from enresnet import checks, models
-from enresnet.evaluation.record import Record
-from enresnet.files import is_temporary, locked, remove, remove_leftovers, replacing, take
-from enresnet.randomness import named_generator
-from enresnet.reading import is_folder, read_yaml
+from enresnet import models
+from enresnet.common import checks
+from enresnet.common.files import (
+    atomic_write,
+    is_temporary,
+    locked,
+    remove,
+    remove_leftovers,
+    try_lock,
+)
+from enresnet.common.randomness import named_generator
+from enresnet.common.reading import is_folder, read_yaml
+from enresnet.evaluation.results import Record
 from enresnet.training.checkpoint import checkpoints
+from enresnet.training.events import Epoch
 from enresnet.training.recipe import Recipe, recipe_from
-from enresnet.training.standing import Epoch
 
 if TYPE_CHECKING:
     from torch import nn
@@ -130,7 +138,7 @@ class Run:
             "parts": list(config.parts),
             "weights": list(config.weights),
         }
-        with replacing(folder / "config.yaml") as temporary:
+        with atomic_write(folder / "config.yaml") as temporary:
             temporary.write_text(yaml.safe_dump(values, sort_keys=False))
         return cls(folder, config)
 
@@ -176,7 +184,7 @@ class Run:
             return False
         try:
             with path.open("r") as file:
-                return not take(file)
+                return not try_lock(file)
         except OSError:
             return False
 
@@ -273,7 +281,7 @@ class Run:
                 return  # as before
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"{path} is damaged ({error}); remove it") from error
-        with replacing(path) as temporary:
+        with atomic_write(path) as temporary:
             temporary.write_text(json.dumps([*stored, now], indent=2) + "\n")
 
     def began_with_loops(self) -> bool | None:
@@ -287,7 +295,7 @@ class Run:
     def record(self, epochs: Sequence[Epoch]) -> None:
         """Write metrics.csv, readable at any moment."""
         with (
-            replacing(self.folder / "metrics.csv") as temporary,
+            atomic_write(self.folder / "metrics.csv") as temporary,
             temporary.open("w", newline="") as file,
         ):
             writer = csv.DictWriter(file, [spec.name for spec in fields(Epoch)])
@@ -356,7 +364,7 @@ class Run:
                 f"{path} holds another network than its config.yaml says, {self.config.model}: "
                 "was it copied from another run?"
             )
-        models.set_lean(model, bool(self.config.parts))
+        models.set_recompute(model, bool(self.config.parts))
         return model
 
     def weights(self, checkpoint: str) -> Path:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from enresnet.evaluation.record import Record
+from enresnet.evaluation.results import Record
 from enresnet.training.run import Run, plain_config
 
 

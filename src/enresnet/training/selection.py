@@ -19,9 +19,9 @@ from typing import Any
 
 from torch import Tensor
 
-from enresnet import checks
+from enresnet.common import checks
 from enresnet.evaluation.statistics import compare
-from enresnet.training.standing import Epoch
+from enresnet.training.events import Epoch
 
 LEVEL = 0.05
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from enresnet.common.randomness import named_generator
 from enresnet.data import Images
 from enresnet.models import Ensemble, ResNet, load_model, seed_noise
-from enresnet.randomness import named_generator
 from enresnet.training.engine import Engine
 from enresnet.training.run import Run
 

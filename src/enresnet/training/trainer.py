@@ -17,23 +17,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from enresnet import checks
+from enresnet.common import checks
+from enresnet.common.randomness import named_generator, named_seed
 from enresnet.data import DataSet
 from enresnet.evaluation import score
 from enresnet.models.noise import NoiseStream, share_stream
-from enresnet.randomness import named_generator, named_seed
 from enresnet.training.averaging import WeightAverage
 from enresnet.training.awp import default_gamma, perturbed_weights
 from enresnet.training.batches import share_of, step_rows
+from enresnet.training.collapse_guard import CollapseGuard
 from enresnet.training.curriculum import recipe_at, sized_at
 from enresnet.training.engine import Engine
-from enresnet.training.guard import CollapseGuard
+from enresnet.training.events import Epoch, Progress, Step
 from enresnet.training.joint import LearnedWeights, compensate
 from enresnet.training.loss import CraftedBatch, ObjectiveLoss
 from enresnet.training.memory import choose_memory
 from enresnet.training.objectives import OBJECTIVES
 from enresnet.training.recipe import Recipe
-from enresnet.training.standing import Epoch, Progress, Step
 from enresnet.training.state import (
     load_network_tensors,
     network_tensors,
@@ -102,7 +102,7 @@ class Trainer:
         few, _ = data.train.batch(slice(2))
         sized_at(few, recipe, 0.0)  # raises where there is too little to halve
         with self.engine.autocast():
-            self.lean = choose_memory(
+            self.recompute = choose_memory(
                 model.to(self.engine.device),
                 few.to(self.engine.device),
                 min(recipe.batch_size, len(data.train)),

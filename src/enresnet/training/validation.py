@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from enresnet.common.randomness import named_generator
 from enresnet.data import Images
 from enresnet.evaluation import evaluate
 from enresnet.models.noise import NoiseStream, share_stream
-from enresnet.randomness import named_generator
 from enresnet.training.batches import share_of
 from enresnet.training.engine import Engine
 from enresnet.training.objectives import training_attack

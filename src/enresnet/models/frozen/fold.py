@@ -22,7 +22,7 @@ from torch.nn import functional
 from torch.nn.modules import module as torch_module
 
 from enresnet import native
-from enresnet.models.by_hand import ByHand, works_for
+from enresnet.models.frozen.fused_cpu import FusedNetwork, works_for
 from enresnet.models.noise import NoiseInjection
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Folded:
         self.affines = [_affine(bn) for bn in (*(block.bn1 for block in blocks), network.bn)]
         # clones: a weight that changes between forward and backward must not reach in here
         self.head = tuple(t.detach().clone() for t in network.classifier.parameters())
-        self._by_hand = ByHand(self)
+        self._by_hand = FusedNetwork(self)
 
     @torch.no_grad()
     def _block(self, block: Any) -> Block:

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from enresnet.models.derivatives import first_only
+from enresnet.models.batchnorm_statistics import statistics_held
+from enresnet.models.first_order_only import first_only
 from enresnet.models.noise import NoiseStream, streams_of
-from enresnet.models.statistics import statistics_held
 
 
 def lean_call(member: nn.Module, images: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ class _Lean(torch.autograd.Function):
         return output
 
     @staticmethod
-    @first_only("set_lean(model, False) lets it keep all activations")
+    @first_only("set_recompute(model, False) lets it keep all activations")
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         images, *parameters = ctx.saved_tensors
         device, enabled, dtype = ctx.autocast

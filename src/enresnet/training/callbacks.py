@@ -11,17 +11,17 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from enresnet.drawing import as_png
-from enresnet.files import replacing
+from enresnet.common.files import atomic_write
+from enresnet.common.plotting import as_png
 from enresnet.training.curves import draw_curves
+from enresnet.training.events import Epoch, Step
 from enresnet.training.run import Run
-from enresnet.training.standing import Epoch, Step
 
 if TYPE_CHECKING:
     from enresnet.training.trainer import Trainer
 
 
-class Watcher:
+class Callback:
     """Hears of a training's start, steps, epochs and end; does nothing unless overridden."""
 
     def begin(self, run: Run, trainer: Trainer, epochs: Sequence[Epoch], resumed: str) -> None:
@@ -37,7 +37,7 @@ class Watcher:
         """Training ended, for whatever reason."""
 
 
-class Picture(Watcher):
+class Picture(Callback):
     """Keeps curves.png in the run folder, drawn anew now and then, and at the end."""
 
     EVERY = 30.0  # seconds
@@ -60,12 +60,12 @@ class Picture(Watcher):
             self._draw()
 
     def _draw(self) -> None:
-        with replacing(self._run.folder / "curves.png") as temporary:
+        with atomic_write(self._run.folder / "curves.png") as temporary:
             temporary.write_bytes(as_png(draw_curves(self._run.config.model, self._epochs)))
         self._drawn, self._last = len(self._epochs), time.monotonic()
 
 
-class TensorBoard(Watcher):
+class TensorBoard(Callback):
     """Writes what TensorBoard shows to the folder ``tensorboard`` of the run."""
 
     EVERY = 20  # steps

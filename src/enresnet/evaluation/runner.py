@@ -20,18 +20,18 @@ from torch import Tensor, nn
 from enresnet.attacks import Attack
 from enresnet.attacks.gradient import Model
 from enresnet.attacks.precision import fast_bfloat16
+from enresnet.common.progress import counted, progress_bar
+from enresnet.common.randomness import named_seed
 from enresnet.data import Images
-from enresnet.evaluation.digest import Identity, identify, reachable
 from enresnet.evaluation.journal import Journal, packed, unpacked
+from enresnet.evaluation.model_identity import Identity, identify, reachable
 from enresnet.evaluation.result import NATURAL
 from enresnet.evaluation.scoring import Scored, score_draws
 from enresnet.models.noise import NoiseStream, streams_of
-from enresnet.progress import counted, progress_bar
-from enresnet.randomness import named_seed
 
 
 @dataclass(frozen=True)
-class Share:
+class Shard:
     """Which of several processes this is, and how they wait for each other."""
 
     rank: int = 0
@@ -40,7 +40,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Unit:
+class WorkItem:
     """One attack of one oracle on one batch."""
 
     oracle: str
@@ -123,9 +123,9 @@ class Gathered:
         self._seconds, self._bad = dict.fromkeys(draws, 0.0), dict.fromkeys(draws, 0)
         self._spent = [0.0, 0.0, 0.0]  # seconds, gradients, evaluations
 
-    def put(self, unit: Unit, result: Result) -> None:
+    def put(self, item: WorkItem, result: Result) -> None:
         """Take the result of a piece."""
-        rows = slice(unit.start, unit.stop)
+        rows = slice(item.start, item.stop)
         for name, part in result.scored.items():
             whole = self._whole[name]
             whole.right[rows], whole.averaged[rows] = part.right, part.averaged
@@ -153,18 +153,18 @@ class Gathered:
         )
 
 
-class Keep(Protocol):
+class ImageSink(Protocol):
     """A place for attacked images."""
 
-    def write(self, unit: Unit, images: Tensor, labels: Tensor) -> None:
-        """Keep the attacked images of a unit."""
+    def write(self, item: WorkItem, images: Tensor, labels: Tensor) -> None:
+        """Keep the attacked images of a item."""
 
-    def has(self, unit: Unit) -> bool:
+    def has(self, item: WorkItem) -> bool:
         """Return whether they are there; what is not is computed again."""
 
 
 @dataclass(frozen=True)
-class Work:
+class Runner:
     """Attacks of one or more oracles, scored by one or more targets."""
 
     oracles: Mapping[str, Model]
@@ -175,16 +175,16 @@ class Work:
     batch_size: int
     seed: int | None = None
     natural: bool = True
-    keep: Keep | None = None
+    keep: ImageSink | None = None
     eot: Mapping[str, int] = field(default_factory=dict)  # by oracle, where attacks leave it open
 
-    def units(self) -> list[Unit]:
+    def items(self) -> list[WorkItem]:
         """Return all pieces, in the order in which one process does them."""
         places = [
             (start, min(start + self.batch_size, len(self.data)))
             for start in range(0, len(self.data), self.batch_size)
         ]
-        return [Unit(*name, *place) for name in self._names() for place in places]
+        return [WorkItem(*name, *place) for name in self._names() for place in places]
 
     def _names(self) -> list[tuple[str, str]]:
         """Return the oracle and the attack of all results; clean images have no oracle."""
@@ -220,11 +220,11 @@ class Work:
         *,
         title: str = "evaluating",
         journal: Journal | None = None,
-        share: Share | None = None,
+        share: Shard | None = None,
         progress: bool | None = None,
     ) -> dict[tuple[str, str], Result]:
         """Do what is not in the journal yet, and return all results by oracle and attack."""
-        share = share or Share()
+        share = share or Shard()
         if share.count > 1 and journal is None:
             raise ValueError("journal must be given where several processes share the work")
         if journal is not None and self.seed is None:
@@ -238,10 +238,10 @@ class Work:
             self._check_identity()
         share.wait()  # no process writes before all have read
         there = set(done)
-        left = [unit for unit in self.units() if unit not in there]
+        left = [item for item in self.items() if item not in there]
         mine = left[share.rank :: share.count]
         total, before = (
-            sum(self._cost(unit) for unit in units) for units in ([*done, *mine], done)
+            sum(self._cost(item) for item in items) for items in ([*done, *mine], done)
         )
         writer = nullcontext(None) if journal is None else journal.writer(share.rank)
         show = False if share.rank else progress
@@ -250,12 +250,12 @@ class Work:
             progress_bar(title, total, done=before, lines=True, show=show) as advance,
             own_streams(self._models(), self.seed) as reseed,
         ):
-            for unit in mine:
-                with counted(advance, self._cost(unit), unit.attack) as passed:
-                    result = self._compute(unit, reseed, passed)
-                found[unit.oracle, unit.attack].put(unit, result)
+            for item in mine:
+                with counted(advance, self._cost(item), item.attack) as passed:
+                    result = self._compute(item, reseed, passed)
+                found[item.oracle, item.attack].put(item, result)
                 if append is not None:
-                    append(unit.key, result.to_json())
+                    append(item.key, result.to_json())
         share.wait()
         if share.count > 1 and journal is not None:
             found = self._empty()
@@ -266,17 +266,17 @@ class Work:
     def _models(self) -> list[Model]:
         return [*self.oracles.values(), *self.targets.values()]
 
-    def _read(self, journal: Journal, found: Mapping[tuple[str, str], Gathered]) -> list[Unit]:
+    def _read(self, journal: Journal, found: Mapping[tuple[str, str], Gathered]) -> list[WorkItem]:
         """Put what the journal holds into ``found``, and return which pieces that was."""
         entries, done = journal.entries(), []
-        for unit in self.units():
-            if unit.key in entries and self._is_kept(unit):
-                found[unit.oracle, unit.attack].put(unit, Result.from_json(entries[unit.key]))
-                done.append(unit)
+        for item in self.items():
+            if item.key in entries and self._is_kept(item):
+                found[item.oracle, item.attack].put(item, Result.from_json(entries[item.key]))
+                done.append(item)
         return done
 
-    def _is_kept(self, unit: Unit) -> bool:
-        return self.keep is None or unit.attack == NATURAL or self.keep.has(unit)
+    def _is_kept(self, item: WorkItem) -> bool:
+        return self.keep is None or item.attack == NATURAL or self.keep.has(item)
 
     def _identity(self, model: Model) -> Identity:
         return identify(model, self.data.pixels.shape[1:])
@@ -291,35 +291,35 @@ class Work:
                     "start anew, or make the model an nn.Module with its weights inside"
                 )
 
-    def _cost(self, unit: Unit) -> int:
-        attack = self._attack(unit)
+    def _cost(self, item: WorkItem) -> int:
+        attack = self._attack(item)
         passes = 0 if attack is None else attack.passes
-        return (unit.stop - unit.start) * (passes + sum(self.draws.values()))
+        return (item.stop - item.start) * (passes + sum(self.draws.values()))
 
-    def _attack(self, unit: Unit) -> Attack | None:
-        found = self.attacks.get(unit.attack)
-        return None if found is None else self.attack_on(unit.oracle, found)
+    def _attack(self, item: WorkItem) -> Attack | None:
+        found = self.attacks.get(item.attack)
+        return None if found is None else self.attack_on(item.oracle, found)
 
     def attack_on(self, oracle: str, attack: Attack) -> Attack:
         """Return an attack with the number of draws that an oracle needs, where it is left open."""
         return attack if attack.eot is not None else attack.averaging(self.eot[oracle])
 
     def _compute(
-        self, unit: Unit, reseed: Callable[[str], None], passed: Callable[[int], None]
+        self, item: WorkItem, reseed: Callable[[str], None], passed: Callable[[int], None]
     ) -> Result:
-        images, labels = self.data.batch(slice(unit.start, unit.stop))
-        attack, claimed, spent = self._attack(unit), None, (0, 0)
-        stream = unit.key
+        images, labels = self.data.batch(slice(item.start, item.stop))
+        attack, claimed, spent = self._attack(item), None, (0, 0)
+        stream = item.key
         if attack is not None:  # whatever it is called here, the same attack draws the same
-            stream = replace(unit, attack=attack.name).key
+            stream = replace(item, attack=attack.name).key
         reseed(stream)
         start = time.monotonic()
         if attack is not None:
             self._seed_attack(attack, stream)
-            images = attack(self.oracles[unit.oracle], images, labels, advance=passed)
+            images = attack(self.oracles[item.oracle], images, labels, advance=passed)
             claimed, spent = attack.claimed, attack.spent
             if self.keep is not None:
-                self.keep.write(unit, images, labels)
+                self.keep.write(item, images, labels)
         scored = {}
         for name, model in self.targets.items():
             reseed(f"{stream}/{name}")

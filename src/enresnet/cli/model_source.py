@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import enresnet.data
-from enresnet import checks, evaluation, models
-from enresnet.evaluation.record import Record
-from enresnet.processes import first_process
-from enresnet.reading import safetensors_digest
+from enresnet import evaluation, models
+from enresnet.common import checks
+from enresnet.common.processes import first_process
+from enresnet.common.reading import safetensors_digest
+from enresnet.evaluation.results import Record
 from enresnet.training import Run
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ DEFAULT_EPSILON = 8 / 255
 
 
 @dataclass(frozen=True)
-class Subject:
+class ModelSource:
     """A model, and where its results are kept."""
 
     name: str
@@ -109,7 +110,7 @@ class Subject:
 
     def varied(
         self, *, noise: float | None = None, average: str | None = None, paths: int | None = None
-    ) -> Subject:
+    ) -> ModelSource:
         """Return the same network with another noise, another average, or more draws inside."""
         if noise is None and average is None and paths is None:
             return self
@@ -137,14 +138,14 @@ def is_own(source: str) -> bool:
     return not Path(source).exists() and _PATH.fullmatch(source) is not None
 
 
-def open_subject(
+def open_model(
     source: str,
     *,
     checkpoint: str = "best",
     out: Path | None = None,
     mean: tuple[float, ...] = (),
     std: tuple[float, ...] = (),
-) -> Subject:
+) -> ModelSource:
     """Return what ``source`` names.
 
     A run's folder, weights that come with the package, a safetensors file, or module.path:name,
@@ -160,7 +161,7 @@ def open_subject(
         )
     if path.is_dir():
         run = Run.open(path)
-        return Subject(
+        return ModelSource(
             name=run.config.model,
             model=run.load(checkpoint),
             source=source,
@@ -173,7 +174,7 @@ def open_subject(
         )
     if "@" in source and not path.exists():
         card = models.find_pretrained(source)
-        return Subject(
+        return ModelSource(
             name=card.name,
             model=models.load_model(source),
             source=source,
@@ -196,7 +197,7 @@ def open_subject(
             "as module.path:name"
         )
     folder = out or Path("evaluations") / name
-    return Subject(name, model, source, None, DEFAULT_EPSILON, folder)
+    return ModelSource(name, model, source, None, DEFAULT_EPSILON, folder)
 
 
 _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from enresnet import attacks, checks
-from enresnet.text import brief
+from enresnet import attacks
+from enresnet.common import checks
+from enresnet.common.text import brief
 
 if TYPE_CHECKING:
     from enresnet.attacks import Attack

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from enresnet.progress import clock, progress_bar
-from enresnet.text import for_terminal
-from enresnet.training import Epoch, Run, Step, Watcher
+from enresnet.common.progress import clock, progress_bar
+from enresnet.common.text import for_terminal
+from enresnet.training import Callback, Epoch, Run, Step
 
 if TYPE_CHECKING:
     from enresnet.training import Trainer
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PATIENCE = 30.0  # seconds between two plain lines
 
 
-class Terminal(Watcher):
+class Terminal(Callback):
     """Shows where the training stands, and keeps its epochs."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from enresnet.text import for_latex, for_markdown, for_terminal
+from enresnet.common.text import for_latex, for_markdown, for_terminal
 
 Row = dict[str, Any]
 

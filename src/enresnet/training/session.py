@@ -14,10 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from enresnet import checks, native
-from enresnet.processes import first_process
+from enresnet import native
+from enresnet.common import checks
+from enresnet.common.processes import first_process
+from enresnet.training.callbacks import Callback, Picture, TensorBoard
 from enresnet.training.checkpoint import checkpoints, newest_checkpoint, write_checkpoint
 from enresnet.training.engine import Engine, LostProcessError
+from enresnet.training.events import Epoch, Step
 from enresnet.training.interruption import (
     InterruptedTrainingError,
     Interruption,
@@ -26,10 +29,8 @@ from enresnet.training.interruption import (
 from enresnet.training.memory import networks_of
 from enresnet.training.run import Run, RunConfig, plain_config
 from enresnet.training.selection import Selection
-from enresnet.training.standing import Epoch, Step
 from enresnet.training.state import prefixed, without_prefix
 from enresnet.training.trainer import ADVICE, Trainer
-from enresnet.training.watcher import Picture, TensorBoard, Watcher
 
 SHORTEST = 10.0  # seconds between two checkpoints, unless told
 SHARE = 0.01  # of the time that checkpoints may take
@@ -42,7 +43,7 @@ def train(
     *,
     engine: Engine | None = None,
     checkpoint_every: float | None = None,
-    watchers: Sequence[Watcher] = (),
+    watchers: Sequence[Callback] = (),
     overwrite: bool = False,
     other_loops: bool = False,
 ) -> Run:
@@ -397,6 +398,6 @@ def _told(keeper: Keeper, trainer: Trainer) -> Iterator[None]:
 
 
 def _out_of_memory(keeper: Keeper, trainer: Trainer) -> MemoryError:
-    ways = [] if trainer.lean or len(networks_of(trainer.model)) == 1 else ["memory=lean"]
+    ways = [] if trainer.recompute or len(networks_of(trainer.model)) == 1 else ["memory=lean"]
     ways.append(f"batch_size={max(1, trainer.recipe.batch_size // 2)}")
     return MemoryError(f"out of memory: try {' or '.join(ways)} in another run; {keeper.kept}")

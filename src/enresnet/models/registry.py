@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from enresnet import checks
+from enresnet.common import checks
+from enresnet.common.randomness import checked_generator
 from enresnet.models.ensemble import Ensemble
 from enresnet.models.names import Part, parse_name
 from enresnet.models.noise import DEFAULT_NOISE
 from enresnet.models.resnet import ResNet
-from enresnet.randomness import checked_generator
 
 
 def create_model(

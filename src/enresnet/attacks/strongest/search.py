@@ -4,7 +4,7 @@ APGD with three losses on the model itself and on its surrogates, then Square, f
 gradient helped, or there was none. Where the noise drowns the gradient, fewer steps are taken, over
 more draws each.
 An image is given up as lost only when it fails in fifty draws without exception; until then it is
-attacked on. Which point is the worst is found in a contest (:mod:`enresnet.attacks.contest`).
+attacked on. Which point is the worst, :mod:`enresnet.attacks.strongest.worst_points` decides.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from enresnet import checks
 from enresnet.attacks.apgd import APGD
 from enresnet.attacks.base import Attack
 from enresnet.attacks.batch import ASKED, Batch
-from enresnet.attacks.contest import RETIRE, AnswersDifferError, Contest
 from enresnet.attacks.determinism import EOT
 from enresnet.attacks.geometry import BALLS
 from enresnet.attacks.gradient import NoGradientError
@@ -29,7 +27,9 @@ from enresnet.attacks.ifgsm import IFGSM, check_epsilon
 from enresnet.attacks.losses import difference_of_logits_ratio
 from enresnet.attacks.precision import PRECISIONS, is_deterministic, keeps_apart
 from enresnet.attacks.square import Square
-from enresnet.attacks.surrogates import Surrogate, surrogates
+from enresnet.attacks.strongest.surrogates import Surrogate, surrogates
+from enresnet.attacks.strongest.worst_points import RETIRE, AnswersDifferError, WorstPoints
+from enresnet.common import checks
 
 FEWEST = 10  # steps that a search should have: rather than fewer it averages over fewer draws
 DROWNED = 0.8  # cosine of two gradients below which noise has too much of a say in them
@@ -145,9 +145,9 @@ class Strongest(Attack):
 
     def _searched(
         self, batch: Batch, budget: int, meter: _Meter, *, known: bool = False
-    ) -> Contest:
+    ) -> WorstPoints:
         """Return the contest of all points that were found."""
-        meter.contest = contest = Contest(batch, known=known)
+        meter.contest = contest = WorstPoints(batch, known=known)
         try:
             blind = self._by_gradients(contest, budget, meter)
         except NoGradientError:
@@ -163,7 +163,7 @@ class Strongest(Attack):
             self._by_squares(contest, blind, budget, meter)
         return contest
 
-    def _by_squares(self, contest: Contest, blind: Tensor, budget: int, meter: _Meter) -> None:
+    def _by_squares(self, contest: WorstPoints, blind: Tensor, budget: int, meter: _Meter) -> None:
         """Search without gradients: to the end where they lead nowhere, else where it gets on."""
         batch = contest.batch
         eot = 1 if batch.deterministic else self._averaged
@@ -180,7 +180,7 @@ class Strongest(Attack):
                 rows, draws = rows[more], eot
                 hurried = torch.zeros(len(rows), dtype=torch.bool)
 
-    def _by_gradients(self, contest: Contest, budget: int, meter: _Meter) -> Tensor:
+    def _by_gradients(self, contest: WorstPoints, budget: int, meter: _Meter) -> Tensor:
         """Try all that follows a gradient; return the images where there is none to trust."""
         batch = contest.batch
         known = surrogates(
@@ -217,7 +217,7 @@ class Strongest(Attack):
                 contest.challenge(rows, found, bet=search.bet)
         return blind
 
-    def _untrusted(self, contest: Contest) -> tuple[Tensor, Tensor]:
+    def _untrusted(self, contest: WorstPoints) -> tuple[Tensor, Tensor]:
         """Return the images whose gradient is mostly noise, and those where it leads nowhere.
 
         Two gradients under different noise then disagree. It leads nowhere where it is 0, and where
@@ -255,7 +255,7 @@ class Strongest(Attack):
         return torch.stack([batch.margin(batch.logits(point)).double() for _ in range(draws)])
 
     def _try(
-        self, contest: Contest, rows: Tensor, search: Search, number: int, meter: _Meter
+        self, contest: WorstPoints, rows: Tensor, search: Search, number: int, meter: _Meter
     ) -> Tensor:
         batch, surrogate = contest.batch.rows(rows), search.surrogate
         ball = BALLS["linf"](batch.images, self.epsilon)
@@ -358,7 +358,7 @@ def searches_of(
 class _Meter:
     """Tells how far the attack is: an image that is lost is done."""
 
-    contest: Contest
+    contest: WorstPoints
 
     def __init__(self, advance: Callable[[int], None], images: int, passes: int) -> None:
         self._advance, self._passes = advance, passes

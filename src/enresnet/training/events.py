@@ -6,7 +6,7 @@ import numbers
 from dataclasses import dataclass, fields
 from typing import Any
 
-from enresnet import checks
+from enresnet.common import checks
 
 
 @dataclass(frozen=True)

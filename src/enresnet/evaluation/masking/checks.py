@@ -1,4 +1,4 @@
-"""The signs by which a hidden gradient is known: one function a question, its answer a `Check`.
+"""The checks for a hidden gradient: one function a question, its answer a `MaskingCheck`.
 
 Each is measured on the same images, and warns only where the paired difference is beyond chance.
 """
@@ -15,7 +15,7 @@ from torch import Tensor
 from enresnet.attacks import IFGSM, RandomNoise, Square
 from enresnet.attacks.gradient import Model, expected_gradient, frozen, logits_of
 from enresnet.attacks.losses import cross_entropy
-from enresnet.evaluation.patient import Patient
+from enresnet.evaluation.masking.measurements import Measurements
 from enresnet.evaluation.result import Accuracy
 from enresnet.evaluation.statistics import paired_difference
 
@@ -28,7 +28,7 @@ STARTS = (4, 8)
 
 
 @dataclass(frozen=True)
-class Check:
+class MaskingCheck:
     """One question, its answer, and what a warning would mean."""
 
     name: str
@@ -37,12 +37,12 @@ class Check:
     meaning: str
 
     @classmethod
-    def of(cls, name: str, figure: str, good: bool, meaning: str) -> Check:
+    def of(cls, name: str, figure: str, good: bool, meaning: str) -> MaskingCheck:
         """Return a check with its verdict."""
         return cls(name, figure, "pass" if good else "warn", meaning)
 
 
-def many_steps(one: Accuracy, many: Accuracy) -> Check:
+def many_steps(one: Accuracy, many: Accuracy) -> MaskingCheck:
     """Check that many small steps do at least as much as one large."""
     return _no_better(
         "many steps beat one",
@@ -55,10 +55,10 @@ def many_steps(one: Accuracy, many: Accuracy) -> Check:
     )
 
 
-def no_gradient(patient: Patient, queries: int) -> Check:
+def no_gradient(measured: Measurements, queries: int) -> MaskingCheck:
     """Say that there is nothing to follow, and what is found without."""
-    left = 100 * _searched_blindly(patient, queries).accuracy
-    return Check.of(
+    left = 100 * _searched_blindly(measured, queries).accuracy
+    return MaskingCheck.of(
         "there is a gradient",
         f"none; Square with {queries} queries leaves {left:.1f} %",
         False,
@@ -68,26 +68,26 @@ def no_gradient(patient: Patient, queries: int) -> Check:
     )
 
 
-def _searched_blindly(patient: Patient, queries: int) -> Accuracy:
-    return patient.under(
+def _searched_blindly(measured: Measurements, queries: int) -> Accuracy:
+    return measured.under(
         Square(
-            epsilon=patient.epsilon,
+            epsilon=measured.epsilon,
             steps=queries,
-            eot=patient.eot,
-            generator=patient.generator("square"),
+            eot=measured.eot,
+            generator=measured.generator("square"),
         )
     )
 
 
-def black_box(patient: Patient, many: Accuracy, queries: int) -> list[Check]:
+def black_box(measured: Measurements, many: Accuracy, queries: int) -> list[MaskingCheck]:
     """Check that search without gradients finds no more than gradients did."""
-    square = _searched_blindly(patient, queries)
-    noise = patient.under(
+    square = _searched_blindly(measured, queries)
+    noise = measured.under(
         RandomNoise(
-            epsilon=patient.epsilon,
+            epsilon=measured.epsilon,
             restarts=20,
-            eot=patient.eot,
-            generator=patient.generator("noise"),
+            eot=measured.eot,
+            generator=measured.generator("noise"),
         )
     )
     blind = _no_better(
@@ -100,12 +100,12 @@ def black_box(patient: Patient, many: Accuracy, queries: int) -> list[Check]:
         "for operations without a gradient (rounding, argmax, clipping), or attack a copy in which "
         "they are replaced.",
     )
-    left = (many.scores > 0.5) & (patient.restarted(STARTS[1]).scores > 0.5)
+    left = (many.scores > 0.5) & (measured.restarted(STARTS[1]).scores > 0.5)
     worse = torch.minimum(square.scores, noise.scores)
     broken = int((left & (worse < 0.5)).sum())
     # Images on the edge fall either way: of those, chance alone breaks some.
     allowed = max(2, math.ceil(0.05 * int(left.sum())))
-    search = Check.of(
+    search = MaskingCheck.of(
         "random search finds nothing more",
         f"of {int(left.sum())} images left by IFGSM-20 and PGD it breaks {broken}",
         broken <= allowed,
@@ -115,13 +115,13 @@ def black_box(patient: Patient, many: Accuracy, queries: int) -> list[Check]:
     return [blind, search]
 
 
-def blind(patient: Patient, name: str, oracle: Model, many: Accuracy) -> Check:
+def blind(measured: Measurements, name: str, oracle: Model, many: Accuracy) -> MaskingCheck:
     """Check that images made against another model do less than those made against this one."""
-    attack = IFGSM(epsilon=patient.epsilon, steps=20, eot=patient.eot)
+    attack = IFGSM(epsilon=measured.epsilon, steps=20, eot=measured.eot)
     return _no_better(
         f"seeing the model beats images made against {name}",
         many,
-        patient.under(attack, oracle),
+        measured.under(attack, oracle),
         "IFGSM-20",
         "transfer",
         "Images made against another model do better than those made against this one: its "
@@ -129,11 +129,11 @@ def blind(patient: Patient, name: str, oracle: Model, many: Accuracy) -> Check:
     )
 
 
-def unbounded(curve: Mapping[float, Accuracy]) -> Check:
+def unbounded(curve: Mapping[float, Accuracy]) -> MaskingCheck:
     """Check that nothing is left to an attacker who may change every pixel at will."""
     largest = max(curve)
     left = curve[largest].accuracy
-    return Check.of(
+    return MaskingCheck.of(
         "accuracy goes to 0 as epsilon grows",
         f"{100 * left:.1f} % left at epsilon = {largest:g}",
         left <= NOTHING_LEFT,
@@ -142,7 +142,7 @@ def unbounded(curve: Mapping[float, Accuracy]) -> Check:
     )
 
 
-def more_of_the_rest(patient: Patient, eot: int) -> list[Check]:
+def more_of_the_rest(measured: Measurements, eot: int) -> list[MaskingCheck]:
     """Check that more random starts, and more draws of the noise, stop helping."""
     # The first few starts help against any model: each finds images that are on the edge.
     few, many_starts = STARTS
@@ -150,27 +150,27 @@ def more_of_the_rest(patient: Patient, eot: int) -> list[Check]:
         effort(
             "more restarts stop helping",
             f"{many_starts} random starts rather than {few}",
-            patient.restarted(few),
-            patient.restarted(many_starts),
+            measured.restarted(few),
+            measured.restarted(many_starts),
         )
     ]
     if eot > 1:
-        many = IFGSM(epsilon=patient.epsilon, steps=20, eot=4 * eot)
+        many = IFGSM(epsilon=measured.epsilon, steps=20, eot=4 * eot)
         found.append(
             effort(
                 "more EOT draws stop helping",
                 f"{4 * eot} draws a gradient rather than {eot}",
-                patient.iterative(20),
-                patient.under(many),
+                measured.iterative(20),
+                measured.under(many),
             )
         )
     return found
 
 
-def effort(name: str, what: str, less: Accuracy, more: Accuracy) -> Check:
+def effort(name: str, what: str, less: Accuracy, more: Accuracy) -> MaskingCheck:
     """Check that more effort no longer gains what would change a figure."""
     mean, low = _difference(less, more)
-    return Check.of(
+    return MaskingCheck.of(
         name,
         f"{what}: {100 * less.accuracy:.1f} to {100 * more.accuracy:.1f} %",
         not (mean > EFFORT and low > 0),
@@ -179,18 +179,18 @@ def effort(name: str, what: str, less: Accuracy, more: Accuracy) -> Check:
     )
 
 
-def slope(patient: Patient) -> list[Check]:
+def slope(measured: Measurements) -> list[MaskingCheck]:
     """Check that the loss rises along its own gradient, from the clean image to half the radius."""
-    rises, flat, count = 0, 0, len(patient.data)
-    draws = 4 * patient.eot if patient.eot > 1 else 1
-    for images, labels in patient.data.batches(patient.options["batch_size"]):
-        with frozen(patient.model):
+    rises, flat, count = 0, 0, len(measured.data)
+    draws = 4 * measured.eot if measured.eot > 1 else 1
+    for images, labels in measured.data.batches(measured.options["batch_size"]):
+        with frozen(measured.model):
 
             def loss(x: Tensor, labels: Tensor = labels) -> Tensor:
-                return cross_entropy(logits_of(patient.model(x.clone())), labels.to(x.device))
+                return cross_entropy(logits_of(measured.model(x.clone())), labels.to(x.device))
 
             gradient = expected_gradient(loss, images, draws).nan_to_num()
-            moved = (images + patient.epsilon / 2 * gradient.sign()).clamp(0, 1)
+            moved = (images + measured.epsilon / 2 * gradient.sign()).clamp(0, 1)
             with torch.no_grad():
                 here, there = (
                     torch.stack([loss(x) for _ in range(draws)]).mean(dim=0)
@@ -200,7 +200,7 @@ def slope(patient: Patient) -> list[Check]:
         flat += int(still.sum())
         rises += int((there > here)[~still].sum())
     return [
-        Check.of(
+        MaskingCheck.of(
             "there is a gradient",
             f"{100 * flat / count:.1f} % of images have none",
             flat <= FLAT * count,
@@ -208,7 +208,7 @@ def slope(patient: Patient) -> list[Check]:
             "operation without a gradient, or a softmax so sure that its loss is 0 in floating "
             "point.",
         ),
-        Check.of(
+        MaskingCheck.of(
             "loss rises along the gradient",
             f"for {100 * rises / count:.1f} % of images, half a radius along its sign",
             rises >= RISES * count,
@@ -219,12 +219,12 @@ def slope(patient: Patient) -> list[Check]:
     ]
 
 
-def natural_training(patient: Patient, natural: Model) -> Check:
+def natural_training(measured: Measurements, natural: Model) -> MaskingCheck:
     """Check that the same network, trained without attacks, falls (Sec. 4.4)."""
-    attack = IFGSM(epsilon=patient.epsilon, steps=20, eot=patient.eot)
-    result = patient.measured(natural, natural, attack)
-    left, own = result.robust[attack.name].accuracy, patient.iterative(20).accuracy
-    return Check.of(
+    attack = IFGSM(epsilon=measured.epsilon, steps=20, eot=measured.eot)
+    result = measured.measured(natural, natural, attack)
+    left, own = result.robust[attack.name].accuracy, measured.iterative(20).accuracy
+    return MaskingCheck.of(
         "without adversarial training it falls",
         f"{100 * result.natural.accuracy:.1f} % clean, {100 * left:.1f} % under IFGSM-20",
         # About 0 at the paper's radius; where images are easier, far below what training keeps.
@@ -235,10 +235,10 @@ def natural_training(patient: Patient, natural: Model) -> Check:
 
 def _no_better(
     name: str, strong: Accuracy, weak: Accuracy, strong_name: str, weak_name: str, meaning: str
-) -> Check:
+) -> MaskingCheck:
     """Check that the attack that should be the stronger one is."""
     mean, low = _difference(strong, weak)
-    return Check.of(
+    return MaskingCheck.of(
         name,
         f"{strong_name} leaves {100 * strong.accuracy:.1f} %, {weak_name} "
         f"{100 * weak.accuracy:.1f} %",
@@ -254,9 +254,9 @@ def _difference(one: Accuracy, two: Accuracy) -> tuple[float, float]:
     return mean, low
 
 
-SKIPPED_BLIND = Check(
+SKIPPED_BLIND = MaskingCheck(
     "seeing the model beats images made against another", "no other model given", "skipped", ""
 )
-SKIPPED_NATURAL = Check(
+SKIPPED_NATURAL = MaskingCheck(
     "without adversarial training it falls", "no such network given", "skipped", ""
 )

@@ -22,11 +22,11 @@ from safetensors.torch import save
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from enresnet import checks
+from enresnet.common import checks
+from enresnet.common.files import atomic_write
+from enresnet.common.reading import regular_file
 from enresnet.data.decoding import opened
 from enresnet.data.images import Images, from_dataset
-from enresnet.files import replacing
-from enresnet.reading import regular_file
 
 ABOUT = "set.json"
 FORMAT = "enresnet-adversarial-set-1"
@@ -102,13 +102,13 @@ class AdversarialSet:
         """Store a batch whose first image is number ``start``; what was there is written again."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if not (self.folder / ABOUT).exists():
-            with replacing(self.folder / ABOUT) as temporary:
+            with atomic_write(self.folder / ABOUT) as temporary:
                 temporary.write_text(json.dumps(self._about, indent=2) + "\n")
         if self._kind == "png":
             self._write_png(start, images, labels, clean)
             return
         tensors = {"images": images.float().cpu().contiguous(), "labels": labels.cpu()}
-        with replacing(self._shard(start)) as temporary:
+        with atomic_write(self._shard(start)) as temporary:
             temporary.write_bytes(save(tensors))
 
     def _write_png(self, start: int, images: Tensor, labels: Tensor, clean: Tensor) -> None:
@@ -117,7 +117,7 @@ class AdversarialSet:
         for number, (pixel, label) in enumerate(zip(pixels, labels.tolist(), strict=True), start):
             path = self._picture(number, label)
             path.parent.mkdir(exist_ok=True)
-            with replacing(path) as temporary:
+            with atomic_write(path) as temporary:
                 picture = Image.fromarray(pixel[..., 0] if pixel.shape[-1] == 1 else pixel)
                 picture.save(temporary, format="png")
 

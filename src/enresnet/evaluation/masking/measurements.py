@@ -8,14 +8,14 @@ import torch
 
 from enresnet.attacks import IFGSM, PGD, Attack
 from enresnet.attacks.gradient import Model
+from enresnet.common.randomness import named_generator
 from enresnet.data import Images
 from enresnet.evaluation.journal import Journals
 from enresnet.evaluation.measure import transfer
 from enresnet.evaluation.result import Accuracy, Evaluation
-from enresnet.randomness import named_generator
 
 
-class Patient:
+class Measurements:
     """The model, the images, and what was measured already."""
 
     def __init__(

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from enresnet.attacks import PGD
+from enresnet.common.randomness import named_generator
 from enresnet.data import Images
 from enresnet.evaluation import score
-from enresnet.randomness import named_generator
 from enresnet.training.batches import share_of
 from enresnet.training.engine import Engine
 from enresnet.training.objectives import OBJECTIVES

@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from enresnet import checks
 from enresnet.attacks.apgd import APGD
 from enresnet.attacks.autoattack import AutoAttack, check_installed
 from enresnet.attacks.base import TARGETS, Attack
@@ -16,9 +15,10 @@ from enresnet.attacks.ifgsm import DEFAULT_EPSILON, IFGSM
 from enresnet.attacks.pgd import PGD
 from enresnet.attacks.random_noise import RandomNoise
 from enresnet.attacks.square import Square
-from enresnet.attacks.strongest import Strongest
-from enresnet.randomness import named_generator
-from enresnet.text import brief
+from enresnet.attacks.strongest.search import Strongest
+from enresnet.common import checks
+from enresnet.common.randomness import named_generator
+from enresnet.common.text import brief
 
 ATTACKS: dict[str, type[Attack]] = {
     "fgsm": FGSM,

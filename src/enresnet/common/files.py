@@ -20,7 +20,7 @@ from typing import IO, Any
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path; on success it becomes ``path``, otherwise it leaves no trace.
 
     A link stays a link: the file it points to is replaced. A file that was there keeps its mode
@@ -205,7 +205,7 @@ def writable(path: str | os.PathLike[str]) -> Path:
     return target
 
 
-def take(file: IO[Any]) -> bool:
+def try_lock(file: IO[Any]) -> bool:
     """Return whether an exclusive lock on an open file was to be had.
 
     The system lets go of it when the process ends.
@@ -224,7 +224,7 @@ def take(file: IO[Any]) -> bool:
 @contextmanager
 def locked(file: IO[Any], otherwise: str) -> Iterator[None]:
     """Keep an open file to one process; raise with a word where another has it."""
-    if not take(file):
+    if not try_lock(file):
         raise FileExistsError(f"{otherwise} by another process")
     yield
 

@@ -17,7 +17,7 @@ First = TypeVar("First")
 Second = TypeVar("Second")
 
 
-class Replay:
+class CommonRandomNumbers:
     """The generators that a model draws from, and a way to let it draw the same twice.
 
     They are seen at work, wherever the model holds them; torch's global ones are left alone unless

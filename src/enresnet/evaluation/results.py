@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from enresnet.common.files import atomic_write, has_to_itself, writable
+from enresnet.common.reading import safetensors_digest
 from enresnet.evaluation.result import NATURAL, Accuracy, Evaluation, read_sections
-from enresnet.files import has_to_itself, replacing, writable
-from enresnet.reading import safetensors_digest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -112,7 +112,7 @@ class Record:
             ) from error
 
     def add(
-        self, section: str, result: Evaluation, *, data: str, circumstances: dict[str, Any]
+        self, section: str, result: Evaluation, *, data: str, conditions: dict[str, Any]
     ) -> list[str]:
         """Keep a result, and return what there is to say of those that were there.
 
@@ -123,15 +123,15 @@ class Record:
         without scores of single images, are left as they are.
         """
         with has_to_itself(self.folder):  # another evaluation may end at the same time
-            return self._add(section, result, data, circumstances)
+            return self._add(section, result, data, conditions)
 
     def _add(
-        self, section: str, result: Evaluation, data: str, circumstances: dict[str, Any]
+        self, section: str, result: Evaluation, data: str, conditions: dict[str, Any]
     ) -> list[str]:
         stored, said = self.sections(), []
-        section = _place(stored, section, data, circumstances)
+        section = _place(stored, section, data, conditions)
         known = stored.get(section, {})
-        if known and known.get("weights") != circumstances["weights"]:
+        if known and known.get("weights") != conditions["weights"]:
             said.append(f"results of other weights under {section!r} {self._put_aside(known)}")
             known = {}
         before = {**known.get("robust", {})}
@@ -144,7 +144,7 @@ class Record:
         }
         for name, value in list(measured.items()):
             if name in before:
-                word = _word(name, before[name], value, circumstances)
+                word = _word(name, before[name], value, conditions)
                 same = before[name].get("settings", value.settings) == value.settings
                 more_draws = same and before[name].get("draws", 0) > value.draws
                 more_images = before[name].get("images", 0) - value.images
@@ -154,18 +154,18 @@ class Record:
                 elif word:
                     said.append(f"replaced {word}")
         entries = before | {
-            name: {**value.to_json(), "data": data, "circumstances": circumstances}
+            name: {**value.to_json(), "data": data, "circumstances": conditions}
             for name, value in measured.items()
         }
         stored[section] = {
-            **{name: circumstances[name] for name in ABOUT},
+            **{name: conditions[name] for name in ABOUT},
             NATURAL: entries.pop(NATURAL, {}),
             "robust": entries,
         }
         from enresnet.evaluation.score_file import add_scores
 
         add_scores(self.folder / SCORES, section, measured, data=data, fresh=not known)
-        with replacing(self.path) as temporary:
+        with atomic_write(self.path) as temporary:
             temporary.write_text(json.dumps(stored, indent=2) + "\n")
         return said
 
@@ -176,7 +176,7 @@ class Record:
         *,
         data: str,
         images: int,
-        circumstances: dict[str, Any],
+        conditions: dict[str, Any],
     ) -> dict[str, Accuracy]:
         """Return those of the wanted results that are here already.
 
@@ -184,8 +184,8 @@ class Record:
         if weights, images, settings and what fixes the draws are the same.
         """
         stored = self.sections()
-        there = stored.get(_place(stored, section, data, circumstances), {})
-        if there.get("weights") != circumstances["weights"]:
+        there = stored.get(_place(stored, section, data, conditions), {})
+        if there.get("weights") != conditions["weights"]:
             return {}
         entries = {NATURAL: there[NATURAL], **there["robust"]}
         found = {}
@@ -196,7 +196,7 @@ class Record:
                 isinstance(how, dict)
                 and (entry.get("data"), entry.get("images")) == (data, images)
                 and entry.get("settings") == json.loads(json.dumps(settings))
-                and all(how.get(key) == circumstances[key] for key in DECIDING)
+                and all(how.get(key) == conditions[key] for key in DECIDING)
             ):
                 with suppress(LookupError, TypeError, ValueError, AttributeError):  # not whole
                     found[name] = Accuracy.from_json(entry)
@@ -209,7 +209,7 @@ class Record:
             number += 1
         for path in (self.folder / SCORES, self.path):
             if path.is_file():
-                with replacing(aside.with_suffix(path.suffix)) as temporary:
+                with atomic_write(aside.with_suffix(path.suffix)) as temporary:
                     shutil.copyfile(path, temporary)
         return f"are kept aside in {aside}"
 
@@ -238,10 +238,10 @@ def _malformed(section: Any) -> str:
     return ""
 
 
-def _place(stored: dict[str, Any], section: str, data: str, circumstances: dict[str, Any]) -> str:
+def _place(stored: dict[str, Any], section: str, data: str, conditions: dict[str, Any]) -> str:
     """Return the section for results on some images; that of other images is left to them."""
     if _data_of(stored.get(section, {})) not in (None, data):
-        section = f"{section} on {circumstances['data_name']}"
+        section = f"{section} on {conditions['data_name']}"
         if _data_of(stored.get(section, {})) not in (None, data):
             section = f"{section}, {data[:8]}"
     return section
@@ -253,13 +253,13 @@ def _data_of(section: dict[str, Any]) -> str | None:
     return next((entry["data"] for entry in entries if "data" in entry), None)
 
 
-def _word(name: str, before: dict[str, Any], value: Accuracy, circumstances: dict[str, Any]) -> str:
+def _word(name: str, before: dict[str, Any], value: Accuracy, conditions: dict[str, Any]) -> str:
     """Return what differs between a result that was there and another; "" if nothing does."""
     how = before.get("circumstances") or {}
     pairs = {
         "images": (before.get("images"), value.images),
         "draws": (before.get("draws"), value.draws),
-        **{key: (how.get(key), circumstances.get(key)) for key in ("seed", "batch_size")},
+        **{key: (how.get(key), conditions.get(key)) for key in ("seed", "batch_size")},
     }
     parts = [
         f"{key.replace('_', ' ')} {there}, now {here}"

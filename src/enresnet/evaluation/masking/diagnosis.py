@@ -14,19 +14,19 @@ from typing import Any
 
 from torch import Tensor
 
-from enresnet import checks
 from enresnet.attacks import FGSM
 from enresnet.attacks.gradient import Model, NoGradientError
 from enresnet.attacks.ifgsm import check_epsilon
+from enresnet.common import checks
+from enresnet.common.progress import progress_bar
 from enresnet.data import Images
-from enresnet.evaluation import signs
 from enresnet.evaluation.journal import Journals
+from enresnet.evaluation.masking import checks as answers
+from enresnet.evaluation.masking.checks import MaskingCheck
+from enresnet.evaluation.masking.measurements import Measurements
 from enresnet.evaluation.measure import OWN, as_images, usual_eot, warn_of_chance
 from enresnet.evaluation.misuse import suspicions
-from enresnet.evaluation.patient import Patient
 from enresnet.evaluation.result import Accuracy
-from enresnet.evaluation.signs import Check
-from enresnet.progress import progress_bar
 
 STEPS = (1, 2, 5, 10, 20, 50, 100)
 
@@ -45,7 +45,7 @@ class Point:
 class Diagnosis:
     """All checks, and two curves."""
 
-    checks: tuple[Check, ...]
+    checks: tuple[MaskingCheck, ...]
     against_epsilon: tuple[Point, ...]
     against_steps: tuple[Point, ...]
     images: int
@@ -56,7 +56,7 @@ class Diagnosis:
     data: str  # its fingerprint
 
     @property
-    def warnings(self) -> list[Check]:
+    def warnings(self) -> list[MaskingCheck]:
         """The checks that warn."""
         return [check for check in self.checks if check.verdict == "warn"]
 
@@ -98,34 +98,36 @@ def diagnose(
     if eot is None:
         eot = usual_eot(model, data)
     book = journal if isinstance(journal, Journals | None) else Journals(journal)
-    patient = Patient(model, data, radius, eot, draws, batch_size, seed, book)
+    measured = Measurements(model, data, radius, eot, draws, batch_size, seed, book)
     oracles = oracles or {}
-    odd = [Check(s.name, s.figure, "warn", s.remedy) for s in suspicions(model, data)]
+    odd = [MaskingCheck(s.name, s.figure, "warn", s.remedy) for s in suspicions(model, data)]
     stages = 5 + len(STEPS) + len(_radii(radius)) + len(oracles) + (natural is not None)
     with progress_bar("diagnosing", stages, show=progress) as advance:
-        patient.advance = advance
+        measured.advance = advance
         try:
-            one = patient.under(FGSM(epsilon=radius, eot=eot))
+            one = measured.under(FGSM(epsilon=radius, eot=eot))
         except NoGradientError:
-            return _of(patient, [*odd, signs.no_gradient(patient, queries)], {}, {})
-        if patient.natural is not None:
-            warn_of_chance(OWN, patient.natural, data)
-        many = patient.iterative(20)
-        steps = {number: one if number == 1 else patient.iterative(number) for number in STEPS}
-        curve = {size: patient.iterative(20, size) for size in _radii(radius)}
+            return _of(measured, [*odd, answers.no_gradient(measured, queries)], {}, {})
+        if measured.natural is not None:
+            warn_of_chance(OWN, measured.natural, data)
+        many = measured.iterative(20)
+        steps = {number: one if number == 1 else measured.iterative(number) for number in STEPS}
+        curve = {size: measured.iterative(20, size) for size in _radii(radius)}
         found = [
             *odd,
-            signs.many_steps(one, many),
-            *signs.black_box(patient, many, queries),
-            *(signs.blind(patient, name, oracle, many) for name, oracle in oracles.items()),
-            *([] if oracles else [signs.SKIPPED_BLIND]),
-            signs.unbounded(curve),
-            signs.effort("more steps stop helping", "100 steps rather than 20", many, steps[100]),
-            *signs.more_of_the_rest(patient, eot),
-            *signs.slope(patient),
-            signs.SKIPPED_NATURAL if natural is None else signs.natural_training(patient, natural),
+            answers.many_steps(one, many),
+            *answers.black_box(measured, many, queries),
+            *(answers.blind(measured, name, oracle, many) for name, oracle in oracles.items()),
+            *([] if oracles else [answers.SKIPPED_BLIND]),
+            answers.unbounded(curve),
+            answers.effort("more steps stop helping", "100 steps rather than 20", many, steps[100]),
+            *answers.more_of_the_rest(measured, eot),
+            *answers.slope(measured),
+            answers.SKIPPED_NATURAL
+            if natural is None
+            else answers.natural_training(measured, natural),
         ]
-    return _of(patient, found, curve, steps)
+    return _of(measured, found, curve, steps)
 
 
 def _radii(epsilon: float) -> Sequence[float]:
@@ -139,8 +141,8 @@ def _point(at: float, value: Accuracy) -> Point:
 
 
 def _of(
-    patient: Patient,
-    found: Sequence[Check],
+    measured: Measurements,
+    found: Sequence[MaskingCheck],
     curve: Mapping[float, Accuracy],
     steps: Mapping[int, Accuracy],
 ) -> Diagnosis:
@@ -148,10 +150,10 @@ def _of(
         checks=tuple(found),
         against_epsilon=tuple(_point(size, value) for size, value in curve.items()),
         against_steps=tuple(_point(number, value) for number, value in steps.items()),
-        images=len(patient.data),
-        epsilon=patient.epsilon,
-        eot=patient.eot,
-        draws=patient.draws,
-        seed=patient.seed,
-        data=patient.data.fingerprint(),
+        images=len(measured.data),
+        epsilon=measured.epsilon,
+        eot=measured.eot,
+        draws=measured.draws,
+        seed=measured.seed,
+        data=measured.data.fingerprint(),
     )

@@ -29,10 +29,10 @@ from typing import IO, Any
 
 import numpy as np
 
-from enresnet import checks
-from enresnet.files import remove, remove_leftovers, replacing, temporary_path
-from enresnet.progress import progress_bar
-from enresnet.reading import regular_file
+from enresnet.common import checks
+from enresnet.common.files import atomic_write, remove, remove_leftovers, temporary_path
+from enresnet.common.progress import progress_bar
+from enresnet.common.reading import regular_file
 
 CHUNK = 1 << 20
 TIMEOUT = 20  # seconds without an answer
@@ -85,7 +85,7 @@ def sha256(array: np.ndarray[Any, Any]) -> str:
 def download(url: str, path: Path, *, md5: str) -> None:
     """Fetch ``url`` to ``path``, whole and with the right digest, or not at all."""
     digest = hashlib.md5(usedforsecurity=False)
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         with temporary.open("wb") as file:
             for piece in _fetched(url):
                 file.write(piece)  # a disk that is full is no site that cannot be reached

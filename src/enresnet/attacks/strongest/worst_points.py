@@ -32,7 +32,7 @@ class AnswersDifferError(Exception):
     """A model that was taken for deterministic is not."""
 
 
-class Contest:
+class WorstPoints:
     """The worst points of each image of a batch so far.
 
     A model that is deterministic as far as was seen, but not ``known`` to be, must fail as often as

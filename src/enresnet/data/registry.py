@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from enresnet import checks
-from enresnet.data.adversarial import is_adversarial_set, load_adversarial_set
+from enresnet.common import checks
+from enresnet.common.reading import is_folder
+from enresnet.data.attacked import is_adversarial_set, load_adversarial_set
 from enresnet.data.augment import Augmentation
 from enresnet.data.cifar import CIFAR10, CIFAR100, load_cifar
 from enresnet.data.digits import load_digits
 from enresnet.data.folder import load_folder, load_test_folder
 from enresnet.data.images import Images, from_dataset
-from enresnet.reading import is_folder
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from enresnet import native
-from enresnet.models.derivatives import LOOPS, first_only
+from enresnet.models.first_order_only import LOOPS, first_only
 from enresnet.models.noise import NoiseInjection
 
 if TYPE_CHECKING:
-    from enresnet.models.folded import Affine, Block, Convolution, Folded
+    from enresnet.models.frozen.fold import Affine, Block, Convolution, Folded
 
 LANES, WIDEST = 16, 4096  # channels: the loops in C take multiples of the one, up to the other
 _HAS_FUSED = hasattr(torch.ops.mkldnn, "_convolution_pointwise")
@@ -45,7 +45,7 @@ def _suits(channels: int) -> bool:
     return channels % LANES == 0 and channels <= WIDEST
 
 
-class ByHand:
+class FusedNetwork:
     """The two parts of a folded network, up to its first noise and from there on."""
 
     def __init__(self, network: Folded) -> None:
