@@ -112,8 +112,8 @@ def command(
         devices: Processes that share the work.
         again: Measure also what was measured before; so do --save and --picture.
         restart: Throw away what an earlier run of this command left unfinished.
-        out: ImageSink results in this folder; by default the run's, or evaluations/NAME.
-        save: ImageSink the attacked images as sets in this folder, for use with --data.
+        out: Keep results in this folder; by default the run's, or evaluations/NAME.
+        save: Keep the attacked images as sets in this folder, for use with --data.
         png: As 8-bit PNG files, rounded inside the ball and scored again.
         json: Also write the result to this file.
         markdown: Also write the table to this file.
@@ -310,7 +310,7 @@ class _Sets:
         return cls(images, found)
 
     def write(self, item: evaluation.WorkItem, attacked: Tensor, labels: Tensor) -> None:
-        """Keep the attacked images of a item."""
+        """Keep the attacked images of an item."""
         clean, _ = self.images.batch(slice(item.start, item.stop))
         self.by_attack[item.attack].write(item.start, attacked, labels, clean)
 
