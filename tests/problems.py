@@ -106,6 +106,11 @@ def reseeded(attack: Attack, seed: int) -> Attack:
     return attack
 
 
+def seeds_of(attack: Attack, count: int) -> Tensor:
+    """Return the seeds of an attack's next call."""
+    return attack._draw_seeds(count, attack.generator)
+
+
 def snapshot(model: nn.Module) -> dict[str, object]:
     """Return all of a model's state that an attack must leave alone, and torch's global RNG."""
     return {

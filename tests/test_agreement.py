@@ -184,10 +184,12 @@ class TestAutoAttack:
 
         labels = model(images).argmax(dim=1)
         attack = _quick(AutoAttack(epsilon=0.1, generator=seeded()))
-        found = attack(model, images, labels)
+        result = attack.run(model, images, labels)
+        found = result.images
         assert found.dtype == dtype
         assert (found.double() - images.double()).abs().max() <= 0.1
-        assert attack.spent[0] > 0
+        assert result.gradients > 0
+        assert result.claimed.shape == labels.shape
 
     def test_by_name(self):
         assert create_attack("autoattack_rand").version == "rand"
@@ -218,10 +220,10 @@ def _quick(attack):
     import sys
 
     class Patched(type(attack)):
-        def _perturb(self, batch):
+        def perturb(self, batch):
             sys.modules["pyautoattack"], kept = Package, sys.modules["pyautoattack"]
             try:
-                return super()._perturb(batch)
+                return super().perturb(batch)
             finally:
                 sys.modules["pyautoattack"] = kept
 

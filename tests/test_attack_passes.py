@@ -51,9 +51,9 @@ def test_examples_that_are_fooled_are_not_started_again():
     seen, fooled = {}, {}
     for kind in ("ours", "any"):
         attack = PGD(epsilon=1 / 255, steps=3, restarts=4, precision="32", generator=seeded())
-        attacked = attack(model if kind == "ours" else lambda x: model(x), images, labels)
-        seen[kind] = attack.spent[1]
-        fooled[kind] = model(attacked).argmax(dim=1) != labels
+        result = attack.run(model if kind == "ours" else lambda x: model(x), images, labels)
+        seen[kind] = result.evaluations
+        fooled[kind] = model(result.images).argmax(dim=1) != labels
     assert torch.equal(fooled["ours"], fooled["any"])
     assert seen["ours"] < seen["any"]
 
@@ -73,7 +73,7 @@ def test_draws_share_what_comes_before_the_noise(monkeypatch):
     FGSM(eot=5)(model, images, labels)
     assert sizes == {"before_noise": [4, 4], "after_noise": [20, 20]}  # two members
     monkeypatch.undo()
-    monkeypatch.setattr("enresnet.attacks.batch.TOGETHER", 2 * 4 * 256)
+    monkeypatch.setattr("enresnet.attacks.gradient.TOGETHER", 2 * 4 * 256)
     FGSM(eot=5)(model, images, labels)
     seen = []
     model.register_forward_hook(lambda *_: seen.append(1))
@@ -105,11 +105,11 @@ def test_one_draw_is_enough_where_there_is_no_noise(attack):
             chance = {"generator": seeded()} if "generator" in signature(attack).parameters else {}
             made = attack(eot=eot, **chance)
             told = []
-            found.append((made(model, images, labels, advance=told.append), made.spent))
+            found.append(made.run(model, images, labels, advance=told.append))
             assert sum(told) == made.passes * len(images)
-    (one, cost), (five, same_cost) = found
-    assert torch.equal(one, five)
-    assert cost == same_cost
+    one, five = found
+    assert torch.equal(one.images, five.images)
+    assert (one.gradients, one.evaluations) == (five.gradients, five.evaluations)
 
 
 def test_shared_draws_have_the_gradient_of_separate_ones(monkeypatch):
@@ -133,7 +133,7 @@ def test_many_draws_do_not_stall_in_bfloat16(monkeypatch):
     """The mean over many draws has the length of the mean over few."""
     images, labels = random_problem((2, 3, 16, 16), classes=10)
     model = create_model("en1_resnet8", noise=0.01, generator=seeded()).eval()
-    monkeypatch.setattr("enresnet.attacks.batch.TOGETHER", 1)
+    monkeypatch.setattr("enresnet.attacks.gradient.TOGETHER", 1)
     sizes = []
     for eot in (2, 600):
         seen = []

@@ -11,7 +11,7 @@ from enresnet.data import load_data
 from enresnet.models import create_model, save_model
 from enresnet.training import Engine, RunConfig, Trainer, load_recipe, train
 from enresnet.training.teacher import teacher_answers
-from problems import Linear, seeded
+from problems import Linear, seeded, seeds_of
 from trainings import ANSWERS, IMAGES, LABELS, StopAt, StopError, assert_same_weights, objective
 
 
@@ -34,7 +34,7 @@ def test_the_loss_is_five_sixths_on_attacked_images():
 def test_the_one_step_is_that_of_n_fgsm_away_from_the_teacher():
     model, images = Linear(192, classes=4), 0.5 + 0.0 * IMAGES
     crafted = objective("rslad_one_step", seed=5).craft(model, images, LABELS)
-    seeds = objective("n_fgsm", seed=5).attack._draw_seeds(len(images))
+    seeds = seeds_of(objective("n_fgsm", seed=5).attack, len(images))
     noisy = Linf(images, 0.2).random_point(seeds).requires_grad_()
     answers = model(noisy).log_softmax(1)
     functional.kl_div(answers, ANSWERS, log_target=True, reduction="sum").backward()

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from enresnet.attacks import Strongest
-from enresnet.attacks.batch import ASKED
+from enresnet.attacks.determinism import ASKED
 from enresnet.attacks.strongest import search as strongest
 from enresnet.data import load_data
 from enresnet.evaluation import evaluate

@@ -50,8 +50,7 @@ def test_the_model_decides(model, expected):
     assert value.settings["eot"] == expected
     assert f"eot={expected}" in value.attack
     assert value.gradients == 3 * expected
-    attack(model, IMAGES, LABELS)
-    assert attack.spent[0] == 3 * expected * len(IMAGES)
+    assert attack.run(model, IMAGES, LABELS).gradients == 3 * expected * len(IMAGES)
     assert attack.eot is None  # and stays open for the next model
 
 
@@ -77,8 +76,7 @@ def test_a_number_that_is_given_stays():
     noisy = network("en1_resnet8")
     attack = create_attack("ifgsm2", eot=3)
     assert attack.decided(noisy, IMAGES) is attack
-    attack(noisy, IMAGES, LABELS)
-    assert attack.spent[0] == 2 * 3 * len(IMAGES)
+    assert attack.run(noisy, IMAGES, LABELS).gradients == 2 * 3 * len(IMAGES)
     assert attack_at("ifgsm20", 0.1).eot is None
     for name in list_attacks():
         assert name.startswith("autoattack") or create_attack(name).eot is None

@@ -39,10 +39,8 @@ def test_they_are_attacked_as_if_they_returned_logits(kind):
         Square(steps=5, generator=seeded()),
         Strongest(budget=100, generator=seeded()),
     ):
-        attack.generator.manual_seed(1)
-        expected = attack(plain, IMAGES, LABELS)
-        attack.generator.manual_seed(1)
-        assert torch.equal(attack(model, IMAGES, LABELS), expected)
+        expected = attack(plain, IMAGES, LABELS, seed=1)
+        assert torch.equal(attack(model, IMAGES, LABELS, seed=1), expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,14 +7,14 @@ import torch
 from torch.nn import functional
 
 from enresnet.attacks.batch import Batch
+from enresnet.attacks.counting import Classifier
 from enresnet.attacks.geometry import Linf
-from enresnet.attacks.inputs import Classifier
 from enresnet.data import load_data
 from enresnet.models import create_model
 from enresnet.training import Trainer, load_recipe, recipe
 from enresnet.training.objectives import OBJECTIVES
 from enresnet.training.schedule import one_cycle_rate
-from problems import Linear, assert_same_state, seeded, snapshot
+from problems import Linear, assert_same_state, seeded, seeds_of, snapshot
 from trainings import IMAGES, LABELS, RECIPE, TAUGHT, objective, quiet_net
 
 
@@ -57,7 +57,7 @@ def test_n_fgsm_is_noise_and_one_step():
     images = 0.5 + 0.0 * IMAGES
     crafted = objective("n_fgsm", seed=5).craft(model, images, LABELS)
     again = objective("n_fgsm", seed=5)
-    seeds = again.attack._draw_seeds(len(images))
+    seeds = seeds_of(again.attack, len(images))
     noisy = Linf(images, 0.2).random_point(seeds).requires_grad_()
     functional.cross_entropy(model(noisy), LABELS, reduction="sum").backward()
     torch.testing.assert_close(crafted, noisy.detach() + 0.1 * noisy.grad.sign())
@@ -111,7 +111,7 @@ def test_the_attack_of_trades_is_the_gradient_of_the_divergence_from_a_gaussian_
     attack = objective("trades", steps=1).attack
     images = 0.5 + 0.0 * IMAGES
     crafted = attack(model, images, LABELS)
-    seeds = objective("trades").attack._draw_seeds(6)
+    seeds = seeds_of(objective("trades").attack, 6)
     point = Linf(images, 0.1).gaussian_point(seeds, 0.001).requires_grad_()
     assert (point - images).std().item() == pytest.approx(0.001, rel=0.1)
     assert (point - images).abs().max() > 0.003  # a uniform start has no tails
@@ -131,8 +131,9 @@ def test_label_smoothing_is_for_every_objective(name):
 def test_the_attack_of_trades_starts_near_and_raises_the_divergence():
     model, calls = quiet_net(), []
     trades = objective("trades")
-    batch = Batch(IMAGES, LABELS, torch.arange(6), Classifier(model.eval(), 3, calls.append), 1)
-    crafted = trades.attack._perturb(batch)
+    classifier = Classifier(model, model.eval(), 3, calls.append)
+    batch = Batch(IMAGES, LABELS, torch.arange(6), seeded(), classifier, eot=1, whole=6)
+    crafted = trades.attack.perturb(batch)
     assert len(calls) == RECIPE.steps + 1  # p(x) once
     clean = model(IMAGES).softmax(1)
 

@@ -178,10 +178,9 @@ def test_what_is_lost_takes_no_more(trained):
     model, images, labels = trained
     wrong = (labels + 1) % 10  # already misclassified in every draw
     attack = Strongest(epsilon=EPSILON, budget=300, generator=seeded())
-    attack(model, images, wrong)
-    gradients, evaluations = attack.spent
-    assert gradients < 0.1 * 300 * len(images)
-    assert evaluations < 90 * len(images)
+    result = attack.run(model, images, wrong)
+    assert result.gradients < 0.1 * 300 * len(images)
+    assert result.evaluations < 90 * len(images)
 
 
 def test_the_model_is_left_as_it_was(trained):
@@ -346,21 +345,20 @@ def test_few_classes_and_images_of_any_shape(classes):
     attack = Strongest(epsilon=0.05, budget=100, eot=1, generator=seeded())
     labels = model(images).argmax(dim=1)
     told = []
-    attack(model, images, labels, advance=told.append)
+    result = attack.run(model, images, labels, advance=told.append)
     assert sum(told) == len(images) * attack.passes
-    assert attack.spent[0] / len(images) > 40
+    assert result.gradients / len(images) > 40
 
 
 def test_a_model_that_is_not_ours_is_asked_whether_it_is_deterministic():
     images, labels = random_problem((8, 3, 8, 8))
     network = SmallNet().eval()
-    known = Strongest(epsilon=0.05, budget=100, generator=seeded())
-    wrapped = Strongest(epsilon=0.05, budget=100, generator=seeded())
-    known(network, images, labels)
-    wrapped(lambda x: network(x), images, labels)
-    judged = wrapped.spent[1] - wrapped.spent[0]
+    attack = Strongest(epsilon=0.05, budget=100)
+    known = attack.run(network, images, labels, seed=0)
+    wrapped = attack.run(lambda x: network(x), images, labels, seed=0)
+    judged = wrapped.evaluations - wrapped.gradients
     assert judged < 100 * len(images)  # a randomised one's points are judged on many draws
-    assert wrapped.spent == known.spent
+    assert (wrapped.gradients, wrapped.evaluations) == (known.gradients, known.evaluations)
 
 
 @pytest.mark.parametrize("eot", [1, 2])
@@ -369,8 +367,8 @@ def test_square_does_not_give_up_an_image_for_a_lucky_draw(eot):
     labels = NoisyLogits(0.0)(images).argmax(dim=1)
     model = NoisyLogits(2.0)
     attack = Square(epsilon=0.03, steps=50, eot=eot, generator=seeded())
-    attack(model, images, labels)
-    assert attack.spent[1] / len(images) > 0.8 * 2 * 50 * eot
+    result = attack.run(model, images, labels)
+    assert result.evaluations / len(images) > 0.8 * 2 * 50 * eot
 
 
 def test_a_model_without_gradient_is_searched_blindly(trained):
@@ -383,8 +381,9 @@ def test_a_model_without_gradient_is_searched_blindly(trained):
     with without_noise(model):
         attack = Strongest(epsilon=EPSILON, budget=300, generator=seeded())
         with pytest.warns(UserWarning, match="no gradient: strongest is Square alone, over 300"):
-            found = attack(hidden, images, labels)
-        assert attack.spent[0] == 0
+            result = attack.run(hidden, images, labels)
+        assert result.gradients == 0
+        found = result.images
         square = Square(epsilon=EPSILON, steps=300, generator=seeded())(model, images, labels)
         left, usual, clean = (
             score(model, x, labels).mean().item() for x in (found, square, images)

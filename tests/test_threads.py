@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from enresnet.attacks import IFGSM, frozen
+from enresnet.attacks import IFGSM
 from enresnet.evaluation import evaluate
 from enresnet.evaluation.scoring import score
 from enresnet.models import create_model
+from enresnet.models.frozen import frozen
 from problems import SmallNet, assert_same_state, random_problem, seeded, snapshot
 
 

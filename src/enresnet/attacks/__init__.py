@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from enresnet.attacks.apgd import APGD as APGD
     from enresnet.attacks.autoattack import AutoAttack as AutoAttack
     from enresnet.attacks.base import Attack as Attack
+    from enresnet.attacks.base import AttackResult as AttackResult
     from enresnet.attacks.carlini_wagner import CarliniWagner as CarliniWagner
     from enresnet.attacks.fgsm import FGSM as FGSM
-    from enresnet.attacks.gradient import frozen as frozen
     from enresnet.attacks.ifgsm import DEFAULT_EPSILON as DEFAULT_EPSILON
     from enresnet.attacks.ifgsm import IFGSM as IFGSM
     from enresnet.attacks.pgd import PGD as PGD
@@ -26,10 +26,9 @@ __all__ = load_on_first_use(
     {
         "apgd": "APGD",
         "autoattack": "AutoAttack",
-        "base": "Attack",
+        "base": "Attack AttackResult",
         "carlini_wagner": "CarliniWagner",
         "fgsm": "FGSM",
-        "gradient": "frozen",
         "ifgsm": "DEFAULT_EPSILON IFGSM",
         "registry": "attack_at create_attack list_attacks",
         "pgd": "PGD",

@@ -15,52 +15,55 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from enresnet.attacks.base import Attack
 from enresnet.attacks.batch import Batch
-from enresnet.attacks.geometry import BALLS, Ball
+from enresnet.attacks.geometry import BALLS, Ball, Norm
 from enresnet.attacks.ifgsm import check_epsilon, with_suffixes
 from enresnet.attacks.losses import difference_of_logits_ratio, rivals, targeted_ratio
-from enresnet.attacks.pgd import PGD
+from enresnet.attacks.precision import PRECISIONS, Precision
+from enresnet.attacks.worst_so_far import WorstSoFar
 from enresnet.common import checks
 
+APGDLoss = Literal["ce", "dlr", "targeted_dlr"]
 LOSSES = ("ce", "dlr", "targeted_dlr")
 MOMENTUM = 0.75
 PATIENCE = 0.75  # the share of steps that must raise the loss
 
 
-class APGD(PGD):
+class APGD(Attack):
     """PGD that chooses its steps, with cross-entropy or the difference-of-logits ratio.
 
     ``loss="targeted_dlr"`` pulls each example in turn towards its ``targets`` likeliest other
     classes and keeps the worst result; ``restarts`` counts random starts for each.
     """
 
+    random = True
+
     def __init__(
         self,
         *,
         epsilon: float | None = None,
         steps: int = 100,
-        loss: str = "ce",
+        loss: APGDLoss = "ce",
         targets: int = 9,
         restarts: int = 1,
-        norm: str = "linf",
+        norm: Norm = "linf",
         eot: int | None = 1,
-        precision: str = "auto",
+        precision: Precision = "auto",
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(
-            epsilon=epsilon,
-            step_size=2 * check_epsilon(epsilon, norm),
-            steps=steps,
-            restarts=restarts,
-            norm=norm,
-            eot=eot,
-            precision=precision,
-            generator=generator,
-        )
+        super().__init__(eot=eot, generator=generator)
+        checks.choice("precision", precision, PRECISIONS)
+        self.precision = precision
+        self.epsilon = check_epsilon(epsilon, norm)
+        self.norm = norm
+        self.steps = checks.integer("steps", steps, low=1)
+        self.restarts = checks.integer("restarts", restarts, low=1)
         self.loss = checks.choice("loss", loss, LOSSES)
         self.targets = checks.integer("targets", targets, low=1)
 
@@ -73,38 +76,32 @@ class APGD(PGD):
     def _tries(self) -> int:
         return self.restarts * (self.targets if self.loss == "targeted_dlr" else 1)
 
-    def _passes(self) -> int:
+    def forward_passes(self) -> int:
+        """Return how many forward passes one image costs."""
         ranked = self.draws if self.loss == "targeted_dlr" else 0
         return self._tries() * (self.steps + 2) * self.draws + ranked
 
-    def _perturb(self, batch: Batch) -> Tensor:
+    def perturb(self, batch: Batch) -> Tensor:
+        """Return the attacked images of one batch."""
         goals: list[Tensor | None] = [None]
         if self.loss == "targeted_dlr":
             goals = list(likeliest(batch, self.targets))
-            missing = self.restarts * (self.targets - len(goals))  # so many classes there are not
-            batch.classifier.skip(missing * (self.steps + 2) * self.draws * len(batch.images))
-        worst = _Best(batch.images)
-        number = 0
+        worst, number = WorstSoFar(batch.images), 0
         for goal in goals:
             for _ in range(self.restarts):
-                # One that fools a deterministic model is not tried again.
-                again = ~worst.settled if batch.deterministic else torch.ones_like(worst.settled)
-                rows = again.nonzero().squeeze(1)
-                batch.classifier.skip((self.steps + 2) * self.draws * (len(again) - len(rows)))
+                rows = worst.rows_to_try(deterministic=batch.deterministic)
                 if len(rows):
                     part = batch.rows(rows)
-                    aim = None if goal is None else goal[rows]
-                    found = self._search(part, aim, number)
-                    point, fooled, loss = found.worst, found.fooled, found.loss
+                    aim = None if goal is None else goal[rows.to(goal.device)]
+                    ball = BALLS[self.norm](part.images, self.epsilon)
+                    start = ball.random_point(part.seeds + number)
+                    found = self.search(part, aim, start, 2 * self.epsilon)
+                    fooled, loss = found.fooled, found.loss
                     if batch.reduced:  # who is lost is not for bfloat16 to say
-                        fooled, loss = part.judge(point)
-                    worst.offer(rows, point, fooled.to(rows.device), loss.to(rows.device))
+                        fooled, loss = part.judge(found.worst)
+                    worst.offer(rows, found.worst, fooled, loss)
                 number += 1
-        return worst.point
-
-    def _search(self, batch: Batch, aim: Tensor | None, number: int) -> Found:
-        ball = BALLS[self.norm](batch.images, self.epsilon)
-        return self.search(batch, aim, ball.random_point(batch.seeds + number), 2 * self.epsilon)
+        return worst.points
 
     def search(self, batch: Batch, aim: Tensor | None, point: Tensor, first_step: float) -> Found:
         """Return each example's best points.
@@ -213,29 +210,6 @@ class _Track:
         self.worst_point = torch.where(_like(worse, point), point, self.worst_point)
         self.worst_loss = torch.where(worse, loss, self.worst_loss)
         self.fooled = torch.where(worse, fooled, self.fooled)
-
-
-class _Best:
-    """The worst case for each example over all tries."""
-
-    def __init__(self, images: Tensor) -> None:
-        self.point = images.clone()
-        self._fooled = torch.full((len(images),), -1.0, device=images.device)
-        self._loss = torch.full((len(images),), -math.inf, device=images.device).double()
-
-    @property
-    def settled(self) -> Tensor:
-        """Which examples are fooled in every draw."""
-        return self._fooled >= 1
-
-    def offer(self, rows: Tensor, point: Tensor, fooled: Tensor, loss: Tensor) -> None:
-        """Take the point of each of these rows if it is worse."""
-        known = self._fooled[rows]
-        worse = (fooled > known) | ((fooled == known) & (loss > self._loss[rows]))
-        chosen = rows[worse]
-        self.point[chosen] = point[worse]
-        self._fooled[chosen] = fooled[worse]
-        self._loss[chosen] = loss[worse].to(self._loss.dtype)
 
 
 def likeliest(batch: Batch, most: int) -> Tensor:

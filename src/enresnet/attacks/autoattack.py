@@ -1,14 +1,15 @@
 """AutoAttack (Croce and Hein, 2020) as its authors wrote it, for comparison.
 
 It counts an image as lost as soon as one prediction of it is wrong. A randomised model loses images
-so that it would get right on the next draw: its figure is kept as ``claimed``, and its images are
-scored over fresh draws like those of any other attack. Images that it could not break it hands back
-clean, so that on those the second figure is that of clean images.
+so that it would get right on the next draw: its figure is kept as the result's ``claimed``, and its
+images are scored over fresh draws like those of any other attack. Images that it could not break it
+hands back clean, so that on those the second figure is that of clean images.
 """
 
 from __future__ import annotations
 
 import importlib.util
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,6 @@ from torch import Tensor, nn
 from enresnet.attacks.base import Attack
 from enresnet.attacks.batch import Batch
 from enresnet.attacks.geometry import BALLS
-from enresnet.attacks.gradient import Model
 from enresnet.attacks.ifgsm import check_epsilon
 from enresnet.common import checks
 
@@ -36,31 +36,25 @@ class AutoAttack(Attack):
         self,
         *,
         epsilon: float | None = None,
-        version: str = "standard",
+        version: Literal["standard", "rand"] = "standard",
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(generator=generator)
         self.epsilon = check_epsilon(epsilon, "linf")
         self.version = checks.choice("version", version, VERSIONS)
-        self._claims: list[Tensor] = []
 
     @property
     def name(self) -> str:
         """The name on the command line and in results."""
         return "autoattack" if self.version == "standard" else "autoattack_rand"
 
-    def __call__(self, model: Model, images: Tensor, labels: Tensor, **options: object) -> Tensor:
-        """Return its images, and keep in ``claimed`` which it says it could not break."""
-        check_installed()
-        self._claims = []
-        result = super().__call__(model, images, labels, **options)  # type: ignore[arg-type]
-        self.claimed = torch.cat(self._claims) if self._claims else torch.zeros(0)
-        return result
-
-    def _passes(self) -> int:
+    def forward_passes(self) -> int:
+        """Return how many forward passes one image costs."""
         return _PASSES[self.version]
 
-    def _perturb(self, batch: Batch) -> Tensor:
+    def perturb(self, batch: Batch) -> Tensor:
+        """Return the attacked images of one batch."""
+        check_installed()
         import pyautoattack  # type: ignore[import-untyped]
 
         device = batch.images.device
@@ -71,8 +65,7 @@ class AutoAttack(Attack):
                 f"{self.name} needs a model with at least {FEWEST_CLASSES[self.version]} classes, "
                 f"found {classes}; use strongest"
             )
-        seed = int(torch.randint(2**31, (), generator=self.generator))
-        before = batch.classifier.evaluations
+        seed = int(torch.randint(2**31, (), generator=batch.generator))
         # It seeds torch's global generator: that is put back where it was.
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             attack = pyautoattack.AutoAttack(
@@ -90,9 +83,7 @@ class AutoAttack(Attack):
             images, answers = attack.run_standard_evaluation(
                 batch.images.float(), batch.labels, batch_size=max(1, len(batch.images))
             )
-        self._claims.append((answers == batch.labels).cpu())
-        done = batch.classifier.evaluations - before
-        batch.classifier.skip(max(0, self._passes() * len(batch.images) - done))
+        batch.classifier.claims.append((answers == batch.labels).cpu())
         ball = BALLS["linf"](batch.images, self.epsilon)
         return ball.settle(ball.nearest(images.to(ball.centre)))  # rounding may have left it
 

@@ -4,28 +4,43 @@ from __future__ import annotations
 
 import copy
 import inspect
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
 
 from enresnet.attacks.batch import Batch
+from enresnet.attacks.counting import Classifier
 from enresnet.attacks.determinism import EOT, usual_eot
-from enresnet.attacks.gradient import Model, frozen
-from enresnet.attacks.inputs import Classifier, check_classes, check_model_and_images, device_of
-from enresnet.attacks.precision import is_deterministic, keeps_apart, wants_bfloat16
+from enresnet.attacks.inputs import check_classes, check_model_and_images
+from enresnet.attacks.known_networks import is_deterministic, keeps_apart
+from enresnet.attacks.precision import Precision, wants_bfloat16
+from enresnet.attacks.worst_so_far import Attempt, worst_of
 from enresnet.common import checks
 from enresnet.common.progress import counted, progress_bar
 from enresnet.common.randomness import checked_generator
 from enresnet.common.text import brief
+from enresnet.models.frozen import frozen
+from enresnet.models.interface import Model, device_of
 
+Goal = Literal["untargeted", "targeted", "runner_up"]
+ChosenTargets = Literal["random", "least_likely", "runner_up", "all"]
 GOALS = ("untargeted", "targeted", "runner_up")
 TARGETS = ("random", "least_likely", "runner_up", "all")
 OTHERS = 9  # classes but the label, for the progress: how many there are only the model knows
+
+
+@dataclass(frozen=True)
+class AttackResult:
+    """What a call of an attack found, and what it cost."""
+
+    images: Tensor  # as those given
+    gradients: int  # evaluated, of single images
+    evaluations: int  # forward passes of single images, those of the gradients among them
+    claimed: Tensor | None = None  # which images another package says it could not break
 
 
 class Attack(ABC):
@@ -45,16 +60,15 @@ class Attack(ABC):
     which the worst result for each example is kept.
     """
 
-    precision = "32"  # of gradients; see precision.py
-    spent = (0, 0)  # gradients and evaluations of single images, in the last call
-    claimed: Tensor | None = None  # which images it says it could not break; only others' say so
+    precision: Precision = "32"  # of gradients; see precision.py
+    random = False  # whether it draws a seed for every example
 
     def __init__(
         self,
         *,
         eot: int | None = 1,
-        goal: str = "untargeted",
-        targets: str | None = None,
+        goal: Goal = "untargeted",
+        targets: ChosenTargets | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         self.eot = None if eot is None else checks.integer("eot", eot, low=1)
@@ -76,54 +90,93 @@ class Attack(ABC):
         *,
         targets: Tensor | None = None,
         batch_size: int | None = None,
+        seed: int | None = None,
         evaluating: bool = True,
         progress: bool | None = None,
         advance: Callable[[int], None] | None = None,
     ) -> Tensor:
-        """Return the attacked images, a new tensor.
+        """Return the attacked images, a new tensor; see :meth:`run` for all else.
 
-        ``labels`` are the right classes, ``targets`` the classes that a targeted attack is to reach
-        where it does not choose them itself; no target may be its image's label.
-        ``batch_size`` bounds how many images meet the model at once, for data larger than its
-        memory; images are moved to a module's device and back. ``evaluating=False`` leaves the
-        model's mode alone: one in training then moves its BatchNorm statistics, as the paper's
-        released code lets it. ``progress=None`` shows a bar on a terminal when the call takes long;
-        ``advance`` is told of passes, images times steps, as they are done, in place of a bar.
+        Args:
+            model: An ``nn.Module`` or any callable from images in [0, 1] to logits. It runs in
+                evaluation mode and is left as it was.
+            images: In [0, 1]; they are moved to a module's device and back.
+            labels: The right classes, from 0 up.
+            targets: The classes that a targeted attack is to reach, where it does not choose them
+                itself; none may be its image's label.
+            batch_size: How many images meet the model at once; all by default.
+            seed: Fixes what the attack draws in this call. By default it draws from its generator,
+                which goes on from call to call.
+            evaluating: False leaves the model's mode alone: one in training then moves its
+                BatchNorm statistics, as the paper's released code lets it.
+            progress: None shows a bar on a terminal when the call takes long.
+            advance: Is told of passes, images times steps, as they are done, in place of a bar.
+
+        Shape:
+            - images: N x C x H x W, or N x ... for attacks without a notion of pixels
+            - labels, targets: N
+            - result: as images
+
+        Raises:
+            TypeError: The model is not callable, or images or labels are not what they should be.
+            ValueError: Images are not in [0, 1], labels are not the model's classes, targets are
+                missing, or the model does not return logits N x classes.
+
+        Example::
+
+            attacked = IFGSM(epsilon=8 / 255, steps=20)(model, images, labels)
+        """
+        return self.run(
+            model,
+            images,
+            labels,
+            targets=targets,
+            batch_size=batch_size,
+            seed=seed,
+            evaluating=evaluating,
+            progress=progress,
+            advance=advance,
+        ).images
+
+    def run(
+        self,
+        model: Model,
+        images: Tensor,
+        labels: Tensor,
+        *,
+        targets: Tensor | None = None,
+        batch_size: int | None = None,
+        seed: int | None = None,
+        evaluating: bool = True,
+        progress: bool | None = None,
+        advance: Callable[[int], None] | None = None,
+    ) -> AttackResult:
+        """Return the attacked images and what they cost; the arguments are those of the call.
+
+        Example::
+
+            result = Strongest(budget=500).run(model, images, labels)
+            print(result.gradients / len(images))  # gradient evaluations an image
         """
         check_model_and_images(model, images, labels)
         if batch_size is None:
             batch_size = max(len(images), 1)
         checks.integer("batch_size", batch_size, low=1)
-        if self.eot is None:
-            decided = self.decided(model, images[:batch_size])
-            result = decided(
-                model,
-                images,
-                labels,
-                targets=targets,
-                batch_size=batch_size,
-                evaluating=evaluating,
-                progress=progress,
-                advance=advance,
-            )
-            self.spent = decided.spent
-            return result
+        attack = self.decided(model, images[:batch_size])
         images, labels = images.detach(), labels.detach()
-        given = self._checked_targets(targets, labels, images)
-        device = device_of(model, default=images.device)
-        seeds = self._draw_seeds(len(images))
-        work = len(images) * self.passes
-        bar = progress_bar(self.name, work, show=progress if advance is None else False)
-        with (
-            bar as move,
-            counted(move if advance is None else lambda n, _="": advance(n), work) as passed,
-            frozen(model, evaluating=evaluating),
-        ):
+        given = attack._checked_targets(targets, labels, images)
+        generator = attack.generator if seed is None else torch.Generator().manual_seed(seed)
+        seeds = attack._draw_seeds(len(images), generator)
+        bar = progress_bar(
+            attack.name, len(images) * attack.passes, show=progress if advance is None else False
+        )
+        with bar as move, frozen(model, evaluating=evaluating) as call:
             largest = max(int(classes.max()) if len(labels) else 0 for classes in (labels, given))
             # Of a model that always answers the same one draw is as good as many.
-            same = is_deterministic(model)
-            eot = 1 if same else self.eot
-            classifier = Classifier(model, largest, passed, worth=self.eot // eot)
+            same, averaged = is_deterministic(model), attack.draws
+            eot = 1 if same else averaged
+            classifier = Classifier(model, call, largest, worth=averaged // eot)
+            device = device_of(model, default=images.device)
             result = torch.empty_like(images)
             for start in range(0, len(images), batch_size):
                 rows = slice(start, start + batch_size)
@@ -133,16 +186,20 @@ class Attack(ABC):
                     images=images[rows].to(device).clone(),
                     labels=labels[rows].to(device, torch.int64).clone(),
                     seeds=seeds[rows],
+                    generator=generator,
                     classifier=classifier,
                     eot=eot,
-                    reduced=wants_bfloat16(model, images[:0].to(device), self.precision),
+                    whole=len(images[rows]),
+                    reduced=wants_bfloat16(model, images[:0].to(device), attack.precision),
                     apart=keeps_apart(model),
                     deterministic=same,
                 )
-                result[rows] = self._aimed(batch, given[rows].to(device, torch.int64))
-        self.spent = (classifier.gradients, classifier.evaluations)
+                told = move if advance is None else lambda n, _="": advance(n)
+                with counted(told, batch.whole * attack.passes) as classifier.advance:
+                    result[rows] = attack._aimed(batch, given[rows].to(device, torch.int64))
         classifier.warn_of_bad_numbers()
-        return result
+        claimed = torch.cat(classifier.claims) if classifier.claims else None
+        return AttackResult(result, classifier.gradients, classifier.evaluations, claimed)
 
     @property
     @abstractmethod
@@ -153,11 +210,11 @@ class Attack(ABC):
     def passes(self) -> int:
         """How many forward passes one image costs."""
         if self.chosen_targets == "all":
-            return 1 + OTHERS * (self._passes() + self.draws)
+            return 1 + OTHERS * (self.forward_passes() + self.draws)
         if self.chosen_targets == "random":
-            return 1 + self._passes()
+            return 1 + self.forward_passes()
         ranked = self.goal == "runner_up" or self.chosen_targets is not None
-        return self._passes() + (self.draws if ranked else 0)
+        return self.forward_passes() + (self.draws if ranked else 0)
 
     @property
     def draws(self) -> int:
@@ -210,7 +267,7 @@ class Attack(ABC):
     def _aimed(self, batch: Batch, given: Tensor) -> Tensor:
         """Return the attacked images of a batch, with the labels or targets that the goal means."""
         if self.goal == "untargeted":
-            return self._perturb(batch)
+            return self.perturb(batch)
         if self.chosen_targets == "all":
             return self._towards_all(batch)
         if self.chosen_targets == "random":
@@ -219,44 +276,36 @@ class Attack(ABC):
             given = (batch.labels + 1 + chance % others) % (others + 1)
         elif self.goal == "runner_up" or self.chosen_targets is not None:
             given = batch.ranked(last=self.chosen_targets == "least_likely")
-        return self._perturb(replace(batch, labels=given, targeted=True))
+        return self.perturb(replace(batch, labels=given, targeted=True))
 
     def _towards_all(self, batch: Batch) -> Tensor:
         """Aim at every other class in turn; keep what the model gets wrong in most draws."""
-        worst, classes = batch.images.clone(), batch.classes()
-        most, highest = (torch.full((len(worst),), -math.inf) for _ in range(2))
-        highest = highest.double()
-        for offset in range(1, classes):
-            # A deterministic model that is fooled stays fooled: only the others are tried again.
-            again = most < 1 if batch.deterministic else torch.ones_like(most)
-            rows = again.nonzero().squeeze(1)
-            batch.classifier.skip((self._passes() + self.draws) * (len(worst) - len(rows)))
-            if not len(rows):
-                continue
-            part = batch.rows(rows)
-            aim = (part.labels + offset) % classes
-            point = self._perturb(replace(part, labels=aim, targeted=True))
-            fooled, loss = part.judge(point)
-            known = most[rows]
-            worse = (fooled > known) | ((fooled == known) & (loss > highest[rows]))
-            chosen = rows[worse]
-            worst[chosen.to(worst.device)] = point[worse.to(point.device)]
-            most[chosen], highest[chosen] = fooled[worse], loss[worse]
-        return worst
+        classes = batch.classes()
+
+        def towards(offset: int) -> Attempt:
+            def attempt(part: Batch) -> Tensor:
+                aim = (part.labels + offset) % classes
+                return self.perturb(replace(part, labels=aim, targeted=True))
+
+            return attempt
+
+        return worst_of(batch, map(towards, range(1, classes)))
 
     @abstractmethod
-    def _passes(self) -> int:
-        """How many forward passes the perturbation of one image costs."""
+    def forward_passes(self) -> int:
+        """Return how many forward passes the perturbation of one image costs, for the progress."""
 
     @abstractmethod
-    def _perturb(self, batch: Batch) -> Tensor:
-        """Return the attacked images of one batch."""
+    def perturb(self, batch: Batch) -> Tensor:
+        """Return the attacked images of one batch; they may have left neither [0, 1] nor the ball.
 
-    def _draw_seeds(self, count: int) -> Tensor:
+        The batch answers what an attack may ask: gradients, logits, losses, who is fooled.
+        """
+
+    def _draw_seeds(self, count: int, generator: torch.Generator) -> Tensor:
         """Return a seed for each example, where the attack is random."""
-        if self.chosen_targets != "random":
+        if not self.random and self.chosen_targets != "random":
             return torch.zeros(count, dtype=torch.int64)
-        generator = self.generator
         return torch.randint(2**62, (count,), generator=generator, device=generator.device)
 
     def settings(self) -> dict[str, Any]:

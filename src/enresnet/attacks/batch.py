@@ -9,14 +9,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from enresnet.attacks.counting import Classifier
+from enresnet.attacks.determinism import ASKED
 from enresnet.attacks.geometry import BALLS
-from enresnet.attacks.gradient import expected_gradient
-from enresnet.attacks.inputs import Classifier, explained
+from enresnet.attacks.gradient import expected_gradient, shared_gradient
 from enresnet.attacks.losses import cross_entropy, margin, rivals
-from enresnet.models import Ensemble, ResNet
-
-ASKED = (4, 64)  # few images, many times: whether a model always answers the same
-TOGETHER = 128 * 32 * 32  # pixels of a pass that keeps the cores busy and the caches useful
+from enresnet.models.frozen import FrozenEnsemble, FrozenResNet
 
 Loss = Callable[[Tensor], Tensor]
 """From logits N x classes to what an attack raises, one number an example."""
@@ -29,8 +27,10 @@ class Batch:
     images: Tensor
     labels: Tensor  # the class to leave, or with targeted=True the class to reach
     seeds: Tensor  # one an example, for random starts
+    generator: torch.Generator  # for what draws once a batch
     classifier: Classifier
     eot: int
+    whole: int  # images of the batch that these are rows of, for the progress
     targeted: bool = False
     reduced: bool = False  # gradients in bfloat16
     apart: bool = False  # the model is known to treat each image of a batch alone
@@ -39,12 +39,12 @@ class Batch:
     @torch.no_grad()
     def classes(self) -> int:
         """Return how many classes the model tells apart."""
-        return self.classifier(self.images).shape[1]
+        return self.logits(self.images).shape[1]
 
     @torch.no_grad()
     def ranked(self, *, last: bool = False) -> Tensor:
         """Return the class but the label that comes first on each clean image, or last."""
-        logits = sum(self.classifier(self.images) for _ in range(self.eot))
+        logits = sum(self.logits(self.images) for _ in range(self.eot))
         assert isinstance(logits, Tensor)
         if last:
             return rivals(-logits, self.labels).argmax(dim=1)
@@ -52,7 +52,7 @@ class Batch:
 
     def logits(self, point: Tensor) -> Tensor:
         """Return the model's logits at ``point``, in the images' type, for one draw of noise."""
-        return self.classifier(point.to(self.images.dtype))
+        return self.classifier(point.to(self.images.dtype), stands_for=self._stands_for)
 
     def fooled(self, logits: Tensor) -> Tensor:
         """Return whether each prediction is what the attack wants; one with NaN is wrong."""
@@ -85,9 +85,10 @@ class Batch:
         number, so that neither reaches the images; such gradients are counted.
         """
 
-        if self.eot > 1 and self.apart:
+        call = self.classifier.call
+        if self.eot > 1 and self.apart and isinstance(call, FrozenResNet | FrozenEnsemble):
             with self._precision():
-                shared = shared_gradient(self, loss, point)
+                shared = shared_gradient(call, loss, point, self.eot, self._checked)
             if shared is not None:
                 return self._finite(shared)
 
@@ -97,6 +98,13 @@ class Batch:
             return loss(logits)
 
         return self._finite(expected_gradient(lossy, point, self.eot))
+
+    @property
+    def _stands_for(self) -> float:
+        return self.whole / max(1, len(self.images))
+
+    def _checked(self, logits: Tensor, count: int) -> Tensor:
+        return self.classifier.checked(logits, count, stands_for=self._stands_for)
 
     def _finite(self, gradient: Tensor) -> Tensor:
         self.classifier.gradients += self.eot * len(gradient)
@@ -137,41 +145,3 @@ class Batch:
             fooled += self.fooled(logits).cpu()
             loss += self.loss(logits).cpu()
         return fooled / self.eot, loss / self.eot
-
-
-def shared_gradient(batch: Batch, loss: Loss, point: Tensor) -> Tensor | None:
-    """Return the gradient of a loss over the batch's draws, computed in two parts.
-
-    Up to the first noise all draws are the same: that part runs once forward and once backward,
-    and only the rest once a draw. None where the model cannot be taken apart so. Draws of small
-    batches go through the rest together.
-    """
-    module = batch.classifier.module
-    assert isinstance(module, ResNet | Ensemble)
-    leaf = point.detach().requires_grad_()
-    try:
-        shared = module.before_noise(leaf)
-    except RuntimeError as error:
-        raise explained(error, module, leaf) from error
-    if shared is None:
-        return None
-    starts = [state.detach().requires_grad_() for state in shared]
-    totals: list[Tensor] = []
-    together = max(1, TOGETHER // max(1, point[:, :1].numel()))
-    for done in range(0, batch.eot, together):
-        draws = min(together, batch.eot - done)
-        several = [torch.cat([start] * draws) if draws > 1 else start for start in starts]
-        logits = batch.classifier.checked(module.after_noise(several), draws * len(point))
-        losses = [loss(one).sum() for one in logits.split(len(point))]
-        gradients = torch.autograd.grad(torch.stack(losses).sum(), starts)
-        # In float32: a long sum of bfloat16 numbers stops growing.
-        for total, gradient in zip(totals, gradients, strict=bool(totals)):
-            total += gradient
-        totals = totals or [_at_least_float32(gradient) for gradient in gradients]
-    means = [(t / batch.eot).to(s.dtype) for t, s in zip(totals, starts, strict=True)]
-    (result,) = torch.autograd.grad(shared, leaf, means)
-    return result
-
-
-def _at_least_float32(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))

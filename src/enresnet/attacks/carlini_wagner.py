@@ -9,14 +9,17 @@ For a target t the margin turns round: max over i != t of Z(x')_i - Z(x')_t. Fif
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
-from enresnet.attacks.base import Attack
+from enresnet.attacks.base import Attack, ChosenTargets, Goal
 from enresnet.attacks.batch import Batch
 from enresnet.attacks.ifgsm import with_suffixes
 from enresnet.common import checks
 
+Space = Literal["tanh", "pixel"]
 SPACES = ("tanh", "pixel")
 
 # Where the tanh is flat, at black and white, a pixel would never move. Pixels nearer to them than
@@ -45,10 +48,10 @@ class CarliniWagner(Attack):
         kappa: float = 0.0,
         steps: int = 50,
         step_size: float = 6e-4,
-        space: str = "tanh",
+        space: Space = "tanh",
         eot: int | None = 1,
-        goal: str = "untargeted",
-        targets: str | None = None,
+        goal: Goal = "untargeted",
+        targets: ChosenTargets | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(eot=eot, goal=goal, targets=targets, generator=generator)
@@ -64,14 +67,15 @@ class CarliniWagner(Attack):
         steps = "" if self.steps == 50 else str(self.steps)
         return with_suffixes(f"cw{steps}{'_pixel' * (self.space == 'pixel')}", "linf", self)
 
-    def _passes(self) -> int:
+    def forward_passes(self) -> int:
+        """Return how many forward passes one image costs."""
         return (self.steps + 1) * self.draws
 
-    def _perturb(self, batch: Batch) -> Tensor:
+    def perturb(self, batch: Batch) -> Tensor:
+        """Return the attacked images of one batch."""
         best = _Best(batch.images)
         gradient = self._look(batch, best, batch.images)
         result, rows = best.point, best.rows_to_improve(self.kappa, apart=batch.apart)
-        batch.classifier.skip(self.steps * self.draws * (len(result) - len(rows)))
         if len(rows):
             result[rows] = self._descend(batch.rows(rows), best.narrowed(rows), gradient[rows])
         return result

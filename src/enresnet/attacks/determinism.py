@@ -7,17 +7,21 @@ be the same for all its images (one of several networks answers).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from enresnet.attacks.batch import ASKED
-from enresnet.attacks.gradient import Model, frozen, logits_of
-from enresnet.attacks.inputs import device_of, explained
-from enresnet.attacks.precision import is_deterministic, our_network
+from enresnet.attacks.inputs import explained
+from enresnet.attacks.known_networks import is_deterministic, our_network
+from enresnet.models.frozen import frozen
+from enresnet.models.interface import Model, device_of
 
 EOT = 5  # the paper's, for models with noise
 LOOK = 64  # images that a model is asked about
 NEAR = 8 / 255  # and how far from them others are looked at
+ASKED = (4, 64)  # few images, many times: noise may be the same for all images of a call
 
 
 def usual_eot(model: Model, images: Tensor) -> int:
@@ -28,7 +32,7 @@ def usual_eot(model: Model, images: Tensor) -> int:
 @torch.no_grad()
 def looks_deterministic(model: Model, images: Tensor) -> bool:
     """Return whether a model answers the same about these images, as far as can be seen."""
-    with frozen(model):
+    with frozen(model) as call:
         if our_network(model) is not None or len(images) == 0:
             return is_deterministic(model)
         chosen = torch.linspace(0, len(images) - 1, min(LOOK, len(images))).long()
@@ -37,18 +41,18 @@ def looks_deterministic(model: Model, images: Tensor) -> bool:
         near = (few + 2 * NEAR * change).clamp(0, 1)
         asked, times = ASKED
         return (
-            _answers_alike(model, few, 2)
-            and _answers_alike(model, near, 2)
-            and _answers_alike(model, few[:asked], times)
+            _answers_alike(model, call, few, 2)
+            and _answers_alike(model, call, near, 2)
+            and _answers_alike(model, call, few[:asked], times)
         )
 
 
-def _answers_alike(model: Model, images: Tensor, times: int) -> bool:
+def _answers_alike(model: Model, call: Callable[[Tensor], Any], images: Tensor, times: int) -> bool:
     images = images.to(device_of(model, default=images.device))
     first: object = None
     for number in range(times):
         try:
-            answer: object = logits_of(model(images.clone()))
+            answer: object = call(images.clone())
         except RuntimeError as error:
             raise explained(error, model, images) from error
         if not isinstance(answer, Tensor):

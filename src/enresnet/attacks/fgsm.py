@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import torch
 
+from enresnet.attacks.base import ChosenTargets, Goal
+from enresnet.attacks.geometry import Norm
 from enresnet.attacks.ifgsm import IFGSM, check_epsilon, with_suffixes
+from enresnet.attacks.precision import Precision
 
 
 class FGSM(IFGSM):
@@ -17,11 +20,11 @@ class FGSM(IFGSM):
         self,
         *,
         epsilon: float | None = None,
-        norm: str = "linf",
+        norm: Norm = "linf",
         eot: int | None = 1,
-        goal: str = "untargeted",
-        targets: str | None = None,
-        precision: str = "auto",
+        goal: Goal = "untargeted",
+        targets: ChosenTargets | None = None,
+        precision: Precision = "auto",
         generator: torch.Generator | None = None,
     ) -> None:
         epsilon = check_epsilon(epsilon, norm)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -150,6 +151,7 @@ class L2(Ball):
         return _expand(factor, change).to(change.dtype)
 
 
+Norm = Literal["linf", "l2"]
 BALLS: dict[str, type[Ball]] = {"linf": Linf, "l2": L2}
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from enresnet.attacks.base import Attack
+from enresnet.attacks.base import Attack, ChosenTargets, Goal
 from enresnet.attacks.batch import Batch, Loss
-from enresnet.attacks.geometry import BALLS, Ball
-from enresnet.attacks.precision import PRECISIONS
+from enresnet.attacks.geometry import BALLS, Ball, Norm
+from enresnet.attacks.precision import PRECISIONS, Precision
 from enresnet.common import checks
 
 DEFAULT_EPSILON = {"linf": 8 / 255, "l2": 0.5}
@@ -34,15 +34,16 @@ class IFGSM(Attack):
         epsilon: float | None = None,
         step_size: float | None = None,
         steps: int = 20,
-        norm: str = "linf",
+        norm: Norm = "linf",
         eot: int | None = 1,
-        goal: str = "untargeted",
-        targets: str | None = None,
-        precision: str = "auto",
+        goal: Goal = "untargeted",
+        targets: ChosenTargets | None = None,
+        precision: Precision = "auto",
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(eot=eot, goal=goal, targets=targets, generator=generator)
-        self.precision = checks.choice("precision", precision, PRECISIONS)
+        checks.choice("precision", precision, PRECISIONS)
+        self.precision = precision
         self.epsilon = check_epsilon(epsilon, norm)
         self.norm = norm
         if step_size is None:
@@ -55,18 +56,33 @@ class IFGSM(Attack):
         """The name on the command line and in results."""
         return with_suffixes(f"ifgsm{self.steps}", self.norm, self)
 
-    def _passes(self) -> int:
+    def forward_passes(self) -> int:
+        """Return how many forward passes one image costs."""
         return self.steps * self.draws
 
-    def _perturb(self, batch: Batch) -> Tensor:
+    def perturb(self, batch: Batch) -> Tensor:
+        """Return the attacked images of one batch."""
         ball = BALLS[self.norm](batch.images, self.epsilon)
-        return self._climb(ball, batch, ball.centre)
+        return climb(batch, ball, ball.centre, steps=self.steps, step_size=self.step_size)
 
-    def _climb(self, ball: Ball, batch: Batch, point: Tensor, loss: Loss | None = None) -> Tensor:
-        for _ in range(self.steps):
-            gradient = batch.gradient(loss or batch.loss, point)
-            point = ball.ascend(point, gradient, self.step_size)
-        return ball.settle(point)
+
+def climb(
+    batch: Batch,
+    ball: Ball,
+    point: Tensor,
+    *,
+    steps: int,
+    step_size: float,
+    loss: Loss | None = None,
+) -> Tensor:
+    """Return where so many steps along the gradient lead from ``point``, inside the ball.
+
+    ``loss`` is what they raise, by default the cross-entropy.
+    """
+    for _ in range(steps):
+        gradient = batch.gradient(loss or batch.loss, point)
+        point = ball.ascend(point, gradient, step_size)
+    return ball.settle(point)
 
 
 def check_epsilon(epsilon: float | None, norm: str) -> float:

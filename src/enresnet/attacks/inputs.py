@@ -1,113 +1,14 @@
-"""The gate at an attack's door: which models, images and labels it takes."""
+"""Which models, images and labels an attack takes, and what it says of others."""
 
 from __future__ import annotations
-
-import warnings
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from enresnet.attacks.gradient import Model, logits_of, module_of
+from enresnet.models.interface import Model, module_of
 
 _IMAGE_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _LABEL_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-
-
-class Classifier:
-    """The model with a gate behind it: its output must be N x classes, enough for the labels."""
-
-    def __init__(
-        self,
-        model: Model,
-        largest_label: int,
-        advance: Callable[[int], None] = lambda _: None,
-        *,
-        worth: int = 1,
-    ) -> None:
-        self.model = model
-        self._largest_label = largest_label
-        self._advance = advance
-        self._worth = worth  # passes that one of ours stands for in the progress
-        self.bad_gradients = self.overflows = 0
-        self._watched = True  # the first answer about a batch is looked at for overflow
-        self.gradients = self.evaluations = 0  # of single images, so far
-
-    def __call__(self, images: Tensor) -> Tensor:
-        """Return the model's logits."""
-        try:
-            # clone: a model that works in place must not reach our images
-            logits = logits_of(self.model(images.clone()))
-        except RuntimeError as error:
-            raise explained(error, self.model, images) from error
-        return self.checked(logits, len(images))
-
-    @property
-    def module(self) -> nn.Module | None:
-        """The network that the model is, or whose method it is."""
-        return module_of(self.model)
-
-    def checked(self, logits: object, count: int) -> Tensor:
-        """Return what the model said of ``count`` images, if it is what it should be."""
-        self._advance(self._worth * count)
-        self.evaluations += count
-        if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != count:
-            found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            raise ValueError(
-                f"model must return logits N x classes, here {count} x classes; found "
-                f"{found}; wrap it in a function that returns them"
-            )
-        if not logits.is_floating_point() or logits.shape[1] < 2:
-            raise ValueError(
-                f"model must return floating-point logits for at least 2 classes, found "
-                f"{logits.dtype} {tuple(logits.shape)}"
-            )
-        if self._largest_label >= logits.shape[1]:
-            raise ValueError(
-                f"labels and targets must be below the model's {logits.shape[1]} classes, found "
-                f"{self._largest_label}; are these the labels of another data set?"
-            )
-        if self._watched:  # not in every step: what overflows does so on the clean images
-            self._watched = False
-            infinite = (logits.detach() == torch.inf).any(dim=1)
-            self.overflows += int(infinite.sum())
-        return logits
-
-    def new_batch(self) -> None:
-        """Look at the next answer again."""
-        self._watched = True
-
-    def apart(
-        self, model: Model | None = None, advance: Callable[[int], None] = lambda _: None
-    ) -> Classifier:
-        """Return a gate before the same model or another, with counts of its own."""
-        return Classifier(self.model if model is None else model, self._largest_label, advance)
-
-    def count(self, other: Classifier, cost: float = 1) -> None:
-        """Add what another has counted; ``cost`` is that of its model in units of this one's."""
-        self.gradients += round(other.gradients * cost)
-        self.evaluations += round(other.evaluations * cost)
-        self.bad_gradients += other.bad_gradients
-
-    def skip(self, passes: int) -> None:
-        """Count passes that turned out not to be needed as done."""
-        self._advance(passes)
-
-    def warn_of_bad_numbers(self) -> None:
-        """Say when logits or gradients were not finite: such an attack proves nothing."""
-        if self.overflows:
-            warnings.warn(
-                f"the model overflows: logits of {self.overflows} images are infinite, and the "
-                "attack cannot tell them apart; scale the logits down, or compute in float64",
-                stacklevel=3,
-            )
-        if self.bad_gradients:
-            warnings.warn(
-                f"the model's gradient was not finite in {self.bad_gradients} evaluations of an "
-                "image: it overflows, or divides by 0. There the attack could not move, and its "
-                "result says nothing of robustness",
-                stacklevel=3,
-            )
 
 
 def check_model_and_images(model: object, images: object, labels: object) -> None:
@@ -233,10 +134,3 @@ def _channels(module: nn.Module) -> int | None:
     """Return how many channels the first convolution of a network takes."""
     first = next((part for part in module.modules() if isinstance(part, nn.Conv2d)), None)
     return None if first is None else first.in_channels
-
-
-def device_of(model: Model, *, default: torch.device) -> torch.device:
-    """Return where a module's parameters live; ``default`` for other callables."""
-    module = module_of(model)
-    first = None if module is None else next(module.parameters(), None)
-    return default if first is None else first.device

@@ -7,12 +7,17 @@ The attack inside Algorithm 1 is this one with ten steps.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
+from enresnet.attacks.base import ChosenTargets, Goal
 from enresnet.attacks.batch import Batch
-from enresnet.attacks.geometry import BALLS
-from enresnet.attacks.ifgsm import IFGSM, with_suffixes
+from enresnet.attacks.geometry import BALLS, Norm
+from enresnet.attacks.ifgsm import IFGSM, climb, with_suffixes
+from enresnet.attacks.precision import Precision
+from enresnet.attacks.worst_so_far import worst_of
 from enresnet.common import checks
 
 
@@ -26,6 +31,8 @@ class PGD(IFGSM):
     system's entropy, never from torch's global generator.
     """
 
+    random = True
+
     def __init__(
         self,
         *,
@@ -33,11 +40,11 @@ class PGD(IFGSM):
         step_size: float | None = None,
         steps: int = 20,
         restarts: int = 1,
-        norm: str = "linf",
+        norm: Norm = "linf",
         eot: int | None = 1,
-        goal: str = "untargeted",
-        targets: str | None = None,
-        precision: str = "auto",
+        goal: Goal = "untargeted",
+        targets: ChosenTargets | None = None,
+        precision: Precision = "auto",
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(
@@ -58,35 +65,19 @@ class PGD(IFGSM):
         """The name on the command line and in results."""
         return with_suffixes(f"pgd{self.steps}", self.norm, self)
 
-    def _passes(self) -> int:
+    def forward_passes(self) -> int:
+        """Return how many forward passes one image costs."""
         judged = self.draws if self.restarts > 1 else 0
-        return self.restarts * (super()._passes() + judged)
+        return self.restarts * (super().forward_passes() + judged)
 
-    def _draw_seeds(self, count: int) -> Tensor:
-        generator = self.generator
-        return torch.randint(2**62, (count,), generator=generator, device=generator.device)
-
-    def _perturb(self, batch: Batch) -> Tensor:
-        ball = BALLS[self.norm](batch.images, self.epsilon)
-        worst = self._climb(ball, batch, ball.random_point(batch.seeds))
+    def perturb(self, batch: Batch) -> Tensor:
+        """Return the attacked images of one batch."""
         if self.restarts == 1:
-            return worst
-        most_fooled, highest_loss = batch.judge(worst)
-        cost = self._passes() // self.restarts
-        for restart in range(1, self.restarts):
-            # A deterministic model that is fooled stays fooled: only the others are tried again.
-            again = most_fooled < 1 if batch.deterministic else torch.ones_like(most_fooled)
-            rows = again.nonzero().squeeze(1)
-            batch.classifier.skip(cost * (len(worst) - len(rows)))
-            if not len(rows):
-                continue
-            part = batch.rows(rows)
-            ball = BALLS[self.norm](part.images, self.epsilon)
-            point = self._climb(ball, part, ball.random_point(part.seeds + restart))
-            fooled, loss = part.judge(point)
-            best, known = most_fooled[rows], highest_loss[rows]
-            worse = (fooled > best) | ((fooled == best) & (loss > known))
-            chosen = rows[worse]
-            worst[chosen.to(worst.device)] = point[worse.to(point.device)]
-            most_fooled[chosen], highest_loss[chosen] = fooled[worse], loss[worse]
-        return worst
+            return self._from_start(batch, number=0)
+        starts = range(self.restarts)
+        return worst_of(batch, [partial(self._from_start, number=number) for number in starts])
+
+    def _from_start(self, batch: Batch, *, number: int) -> Tensor:
+        ball = BALLS[self.norm](batch.images, self.epsilon)
+        start = ball.random_point(batch.seeds + number)
+        return climb(batch, ball, start, steps=self.steps, step_size=self.step_size)

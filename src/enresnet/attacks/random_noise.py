@@ -5,57 +5,57 @@ r"""Random noise: the floor that every attack worth its name lies below.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from enresnet.attacks.batch import Batch, Loss
-from enresnet.attacks.geometry import Ball
-from enresnet.attacks.ifgsm import with_suffixes
-from enresnet.attacks.pgd import PGD
+from enresnet.attacks.base import Attack, ChosenTargets, Goal
+from enresnet.attacks.batch import Batch
+from enresnet.attacks.geometry import BALLS, Norm
+from enresnet.attacks.ifgsm import check_epsilon, with_suffixes
+from enresnet.attacks.worst_so_far import worst_of
+from enresnet.common import checks
 
 
-class RandomNoise(PGD):
+class RandomNoise(Attack):
     """A random point of the ball, the worst of several draws, without any gradient."""
+
+    random = True
 
     def __init__(
         self,
         *,
         epsilon: float | None = None,
         restarts: int = 1,
-        norm: str = "linf",
+        norm: Norm = "linf",
         eot: int | None = 1,
-        goal: str = "untargeted",
-        targets: str | None = None,
+        goal: Goal = "untargeted",
+        targets: ChosenTargets | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(
-            epsilon=epsilon,
-            restarts=restarts,
-            norm=norm,
-            eot=eot,
-            goal=goal,
-            targets=targets,
-            generator=generator,
-        )
+        super().__init__(eot=eot, goal=goal, targets=targets, generator=generator)
+        self.epsilon = check_epsilon(epsilon, norm)
+        self.norm = norm
+        self.restarts = checks.integer("restarts", restarts, low=1)
 
     @property
     def name(self) -> str:
         """The name on the command line and in results."""
         return with_suffixes("noise", self.norm, self)
 
-    def _passes(self) -> int:
+    def forward_passes(self) -> int:
+        """Return how many forward passes one image costs."""
         return self.restarts * self.draws
 
-    def _perturb(self, batch: Batch) -> Tensor:
+    def perturb(self, batch: Batch) -> Tensor:
+        """Return the attacked images of one batch."""
         if self.restarts == 1:
-            batch.judge(batch.images)  # the gate: a wrong model or label is an error here too
-        return super()._perturb(batch)
+            batch.judge(batch.images)  # a wrong model or label is an error here too
+            return self._point(batch, number=0)
+        draws = range(self.restarts)
+        return worst_of(batch, [partial(self._point, number=number) for number in draws])
 
-    def _climb(
-        self,
-        ball: Ball,
-        batch: Batch,  # noqa: ARG002
-        point: Tensor,
-        loss: Loss | None = None,  # noqa: ARG002
-    ) -> Tensor:
-        return ball.settle(point)
+    def _point(self, batch: Batch, *, number: int) -> Tensor:
+        ball = BALLS[self.norm](batch.images, self.epsilon)
+        return ball.settle(ball.random_point(batch.seeds + number))

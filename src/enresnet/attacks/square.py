@@ -17,7 +17,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from enresnet.attacks.base import Attack
+from enresnet.attacks.base import Attack, ChosenTargets, Goal
 from enresnet.attacks.batch import Batch
 from enresnet.attacks.common_random_numbers import CommonRandomNumbers
 from enresnet.attacks.geometry import Linf
@@ -41,6 +41,8 @@ class Square(Attack):
     all draws, of a randomised one in 20 more besides, are left as they are.
     """
 
+    random = True
+
     def __init__(
         self,
         *,
@@ -48,8 +50,8 @@ class Square(Attack):
         steps: int = 1000,
         share: float = 0.8,
         eot: int | None = 1,
-        goal: str = "untargeted",
-        targets: str | None = None,
+        goal: Goal = "untargeted",
+        targets: ChosenTargets | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(eot=eot, goal=goal, targets=targets, generator=generator)
@@ -64,15 +66,13 @@ class Square(Attack):
             "square" if self.steps == 1000 else f"square{self.steps}", "linf", self
         )
 
-    def _passes(self) -> int:
+    def forward_passes(self) -> int:
+        """Return how many forward passes one image costs."""
         watched = 1
         return watched + 2 * (self.steps + 1) * self.draws + RETIRE
 
-    def _draw_seeds(self, count: int) -> Tensor:
-        generator = self.generator
-        return torch.randint(2**62, (count,), generator=generator, device=generator.device)
-
-    def _perturb(self, batch: Batch) -> Tensor:
+    def perturb(self, batch: Batch) -> Tensor:
+        """Return the attacked images of one batch."""
         return self.search(batch)
 
     @torch.no_grad()
@@ -83,7 +83,6 @@ class Square(Attack):
                 "square needs images N x channels x height x width, found shape "
                 f"{tuple(batch.images.shape)}"
             )
-        before = batch.classifier.evaluations
         ball = Linf(batch.images, self.epsilon)
         streams = [torch.Generator().manual_seed(seed) for seed in batch.seeds.tolist()]
         point = self._stripes(ball, streams)
@@ -120,8 +119,6 @@ class Square(Attack):
             point[chosen] = tried[better]
             fooled[chosen], margin[chosen] = new_fooled[better], new_margin[better]
             lost = self._lost(batch, point, fooled, lost)
-        done = batch.classifier.evaluations - before
-        batch.classifier.skip(max(0, self._passes() * len(fooled) - done))
         return ball.settle(point)
 
     def _lost(self, batch: Batch, point: Tensor, fooled: Tensor, known: Tensor) -> Tensor:

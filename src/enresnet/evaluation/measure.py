@@ -27,9 +27,8 @@ from torch.utils.data import (
 
 from enresnet.attacks import Attack, determinism
 from enresnet.attacks.determinism import EOT, LOOK
-from enresnet.attacks.gradient import Model
 from enresnet.attacks.inputs import check_classes, check_model_and_images, explained
-from enresnet.attacks.precision import is_deterministic, our_network
+from enresnet.attacks.known_networks import is_deterministic, our_network
 from enresnet.attacks.registry import attack_at, told_apart
 from enresnet.common import checks
 from enresnet.data import DataSet, Images, from_dataset
@@ -40,6 +39,7 @@ from enresnet.evaluation.result import NATURAL, Accuracy, Evaluation
 from enresnet.evaluation.runner import ImageSink, Runner, Shard, own_streams
 from enresnet.evaluation.scoring import answers_alike, drawn_logits
 from enresnet.evaluation.statistics import accuracy_interval
+from enresnet.models.interface import Model
 
 OWN = "model"  # the only one of an evaluation
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from enresnet.attacks.gradient import Model
-from enresnet.attacks.precision import our_network
+from enresnet.attacks.known_networks import our_network
 from enresnet.data import Images
 from enresnet.evaluation.scoring import drawn_logits
 from enresnet.models import Normalized
+from enresnet.models.interface import Model
 
 LOOK = 128  # images from all over the data
 FEWEST = 20  # of fewer nothing is said

@@ -22,9 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from enresnet.attacks.gradient import Model, module_of
-from enresnet.attacks.inputs import device_of
 from enresnet.evaluation.scoring import drawn_logits
+from enresnet.models.interface import Model, device_of, module_of
 from enresnet.models.noise import NoiseStream
 
 PROBES = 16

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from enresnet.attacks import Attack
-from enresnet.attacks.gradient import Model
 from enresnet.attacks.precision import fast_bfloat16
 from enresnet.common.progress import counted, progress_bar
 from enresnet.common.randomness import named_seed
@@ -27,6 +26,7 @@ from enresnet.evaluation.journal import Journal, packed, unpacked
 from enresnet.evaluation.model_identity import Identity, identify, reachable
 from enresnet.evaluation.result import NATURAL
 from enresnet.evaluation.scoring import Scored, score_draws
+from enresnet.models.interface import Model
 from enresnet.models.noise import NoiseStream, streams_of
 
 
@@ -315,9 +315,9 @@ class Runner:
         reseed(stream)
         start = time.monotonic()
         if attack is not None:
-            self._seed_attack(attack, stream)
-            images = attack(self.oracles[item.oracle], images, labels, advance=passed)
-            claimed, spent = attack.claimed, attack.spent
+            seed = None if self.seed is None else named_seed(self.seed, f"attack {stream}")
+            made = attack.run(self.oracles[item.oracle], images, labels, seed=seed, advance=passed)
+            images, claimed, spent = made.images, made.claimed, (made.gradients, made.evaluations)
             if self.keep is not None:
                 self.keep.write(item, images, labels)
         scored = {}
@@ -325,11 +325,6 @@ class Runner:
             reseed(f"{stream}/{name}")
             scored[name] = score_draws(model, images, labels, draws=self.draws[name])
         return Result(scored, time.monotonic() - start, claimed, *spent)
-
-    def _seed_attack(self, attack: Attack, stream: str) -> None:
-        generator = getattr(attack, "generator", None)
-        if self.seed is not None and isinstance(generator, torch.Generator):
-            generator.manual_seed(named_seed(self.seed, f"attack {stream}"))
 
 
 @contextmanager

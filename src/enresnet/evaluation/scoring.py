@@ -11,14 +11,14 @@ the Feynman-Kac estimate from d paths (Eq. 14).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from enresnet.attacks.gradient import Model, frozen, logits_of
-from enresnet.attacks.inputs import device_of
+from enresnet.models.frozen import frozen
+from enresnet.models.interface import Model, device_of
 
 
 @dataclass(frozen=True)
@@ -108,25 +108,24 @@ def predictions(model: Model, images: Tensor, *, draws: int = 1) -> Tensor:
     return total.argmax(dim=1)
 
 
-def drawn_logits(model: Model, images: Tensor, draws: int) -> Iterator[Tensor]:
-    """Yield the logits of ``draws`` predictions, in float32 on the CPU."""
+def drawn_logits(model: Model, images: Tensor, draws: int) -> list[Tensor]:
+    """Return the logits of ``draws`` predictions, each in float32 on the CPU."""
     images = images.to(device_of(model, default=images.device))
-    for _ in range(draws):
-        with frozen(model), torch.no_grad():
-            logits = logits_of(model(images.clone()))
-        if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(images):
-            found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            raise ValueError(
-                f"model must return logits N x classes, here {len(images)} x classes; found "
-                f"{found}; wrap it in a function that returns them"
-            )
-        yield logits.float().cpu()
+    found = []
+    with frozen(model) as call, torch.no_grad():
+        for _ in range(draws):
+            logits = call(images.clone())
+            if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(images):
+                what = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+                raise ValueError(
+                    f"model must return logits N x classes, here {len(images)} x classes; found "
+                    f"{what}; wrap it in a function that returns them"
+                )
+            found.append(logits.float().cpu())
+    return found
 
 
 def answers_alike(model: Model, images: Tensor, times: int = 2) -> bool:
     """Return whether so many predictions of the same images are equal."""
-    answers = drawn_logits(model, images, times)
-    first = next(answers)
-    return all(
-        bool(((first == other) | (first.isnan() & other.isnan())).all()) for other in answers
-    )
+    first, *others = drawn_logits(model, images, times)
+    return all(bool(((first == other) | (first.isnan() & other.isnan())).all()) for other in others)

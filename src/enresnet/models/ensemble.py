@@ -7,7 +7,7 @@ r"""The ensemble (Sec. 3.1, Fig. 2): a Monte Carlo estimate of the Feynman-Kac f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,17 +17,6 @@ from enresnet.models.noise import NoiseStream, noise_modules, share_stream
 from enresnet.models.recompute import lean_call
 
 AVERAGES = ("logits", "probabilities")
-
-
-@runtime_checkable
-class _Splits(Protocol):
-    """A network whose work before its first noise can be shared by several draws."""
-
-    def before_noise(self, images: Tensor) -> list[Tensor] | None:
-        """Return what every draw starts from."""
-
-    def after_noise(self, states: list[Tensor]) -> Tensor:
-        """Return the logits for a fresh draw."""
 
 
 class Ensemble(nn.Module):
@@ -82,32 +71,14 @@ class Ensemble(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return logits (or log-probabilities) N x classes, averaged over members and draws."""
         # (draws * members) x N x classes
-        return self._averaged(
+        return self.averaged(
             torch.stack(
                 [self._run(member, images) for _ in range(self.draws) for member in self.members]
             )
         )
 
-    def before_noise(self, images: Tensor) -> list[Tensor] | None:
-        """Return what every draw of the noise starts from, where all members are folded."""
-        if self.recompute or self.draws > 1:
-            return None
-        states: list[Tensor] = []
-        for member in self.members:
-            own = member.before_noise(images) if isinstance(member, _Splits) else None
-            if own is None:
-                return None
-            states += own
-        return states
-
-    def after_noise(self, states: list[Tensor]) -> Tensor:
-        """Return the prediction for a fresh draw, from what :meth:`before_noise` gave; takes it."""
-        runs = [
-            member.after_noise(states) for member in self.members if isinstance(member, _Splits)
-        ]
-        return self._averaged(torch.stack(runs))
-
-    def _averaged(self, outputs: Tensor) -> Tensor:
+    def averaged(self, outputs: Tensor) -> Tensor:
+        """Return the mean of runs x N x classes outputs, the members of one draw after another."""
         weights = self.weights.float() / self.weights.float().sum()  # exact again after bfloat16
         weights = (weights.repeat(self.draws) / self.draws).to(outputs.dtype).view(-1, 1, 1)
         if self.average == "logits":
@@ -127,14 +98,14 @@ class Ensemble(nn.Module):
         return f"weights=[{weights}], average={self.average!r}, draws={self.draws}"
 
 
-def set_recompute(model: nn.Module, lean: bool) -> None:
-    """Let gradients keep the activations of only one network at a time, or of all at once.
+def set_recompute(model: nn.Module, recompute: bool) -> None:
+    """Let gradients keep the activations of one member at a time, or of all at once.
 
-    Lean gradients are the same, for one more forward pass of each network.
+    The gradients are the same, for one more forward pass of each member.
     """
     for module in model.modules():
         if isinstance(module, Ensemble):
-            module.recompute = lean
+            module.recompute = recompute
 
 
 def _normalised(weights: Sequence[float] | None, members: int) -> Tensor:

@@ -35,8 +35,8 @@ class NoiseStream:
     with a generator for that device, seeded by a draw from the first. A copy, by ``copy.deepcopy``,
     pickle or fork, goes on from where the original stands and so repeats its draws, until
     :func:`seed_noise` gives it others; an ensemble lets its members draw from one stream. One seed
-    gives the same noise in the same circumstances: a frozen network is folded and draws otherwise
-    than one whose parameters want gradients, and draws follow the memory format.
+    gives the same noise for the same calls in the same memory format; a network inside
+    :func:`~enresnet.models.frozen.frozen` draws other numbers than its ``forward``.
     """
 
     def __init__(self, generator: torch.Generator | None = None) -> None:

@@ -51,13 +51,17 @@ class Normalized(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the model's logits for images N x C x H x W in [0, 1]."""
+        return self.model(self.normalised(images))
+
+    def normalised(self, images: Tensor) -> Tensor:
+        """Return images as the model takes them."""
         for name, values in (("mean", self.mean), ("std", self.std)):
             if images.ndim != 4 or len(values) not in (1, images.shape[1]):
                 raise ValueError(
                     f"images must be N x {len(values)} x H x W, as {name} has {len(values)} "
                     f"numbers; found {' x '.join(map(str, images.shape))}"
                 )
-        return self.model((images - self.mean.to(images)) / self.std.to(images))
+        return (images - self.mean.to(images)) / self.std.to(images)
 
     def extra_repr(self) -> str:
         """Show the hyper-parameters."""

@@ -6,7 +6,7 @@ and gives its share. BatchNorm statistics are counted in the first pass alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,40 +18,52 @@ from enresnet.models.first_order_only import first_only
 from enresnet.models.noise import NoiseStream, streams_of
 
 
-def lean_call(member: nn.Module, images: Tensor) -> Tensor:
-    """Return ``member(images)``, whose activations are computed anew for its gradient."""
-    output: Tensor = _Lean.apply(member, images, *member.parameters())  # type: ignore[no-untyped-call]
+def lean_call(
+    member: nn.Module, images: Tensor, *, call: Callable[[Tensor], Tensor] | None = None
+) -> Tensor:
+    """Return ``member(images)``, whose activations are computed anew for its gradient.
+
+    ``call`` is another way to call the member, such as that of a frozen one.
+    """
+    output: Tensor = _Lean.apply(  # type: ignore[no-untyped-call]
+        member, call or member, images, *member.parameters()
+    )
     return output
 
 
 class _Lean(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, member: nn.Module, images: Tensor, *parameters: Tensor) -> Tensor:
-        ctx.member = member
+    def forward(
+        ctx: Any,
+        member: nn.Module,
+        call: Callable[[Tensor], Tensor],
+        images: Tensor,
+        *parameters: Tensor,
+    ) -> Tensor:
+        ctx.member, ctx.call = member, call
         ctx.noise = {stream: stream.get_state() for stream in streams_of(member)}
         device = images.device.type
         ctx.autocast = (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
         ctx.save_for_backward(images, *parameters)
-        output: Tensor = member(images)
-        return output
+        return call(images)
 
     @staticmethod
     @first_only("set_recompute(model, False) lets it keep all activations")
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         images, *parameters = ctx.saved_tensors
         device, enabled, dtype = ctx.autocast
-        point = images.detach().requires_grad_(ctx.needs_input_grad[1])
+        point = images.detach().requires_grad_(ctx.needs_input_grad[2])
         with (
             torch.enable_grad(),
             torch.autocast(device, dtype, enabled=enabled),
             statistics_held(ctx.member),
             _replayed(ctx.noise),
         ):
-            output = ctx.member(point)
+            output = ctx.call(point)
         sources = [point, *parameters]
-        wanted = [s for s, need in zip(sources, ctx.needs_input_grad[1:], strict=True) if need]
+        wanted = [s for s, need in zip(sources, ctx.needs_input_grad[2:], strict=True) if need]
         found = iter(torch.autograd.grad(output, wanted, gradients, allow_unused=True))
-        return None, *(next(found) if need else None for need in ctx.needs_input_grad[1:])
+        return None, None, *(next(found) if need else None for need in ctx.needs_input_grad[2:])
 
 
 @contextmanager

@@ -25,7 +25,6 @@ from enresnet.models.architecture import (
     resnet_blocks,
     wide_resnet_blocks,
 )
-from enresnet.models.frozen.fold import Fold, folded
 from enresnet.models.noise import NoiseInjection, NoiseStream, noise_modules
 
 SMALLEST_IMAGE = 8  # pixels a side: two halvings leave 2 x 2
@@ -138,7 +137,6 @@ class ResNet(nn.Module):
         # Not persistent: they are hyper-parameters, kept in ``config``.
         self.register_buffer("_shift", _channel_buffer(self.mean), persistent=False)
         self.register_buffer("_scale", _channel_buffer(self.std), persistent=False)
-        self.folds: dict[Any, Fold] = {}  # see folded, by type and device
         self.reset_parameters(generator)
 
     @torch.no_grad()
@@ -183,28 +181,15 @@ class ResNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits N x num_classes for images N x in_channels x H x W in [0, 1]."""
-        x = self._normalised(images)
-        if (fast := folded(self, x)) is not None:
-            return fast(x)
-        x = self.stem(x)
+        x = self.stem(self.normalised(images))
         for stage in self.stages:
             x = stage(x)
         features = self.bn(x).relu_().mean(dim=(2, 3))
         logits: Tensor = self.classifier(features)
         return logits
 
-    def before_noise(self, images: Tensor) -> list[Tensor] | None:
-        """Return what every draw of the noise starts from, where the network is folded."""
-        x = self._normalised(images)
-        fast = folded(self, x)
-        return None if fast is None else [fast.before_noise(x)]
-
-    def after_noise(self, states: list[Tensor]) -> Tensor:
-        """Return the logits for a fresh draw, from what :meth:`before_noise` gave; takes it."""
-        state = states.pop(0)
-        return self.folds[state.dtype, state.device].folded.after_noise(state)
-
-    def _normalised(self, images: Tensor) -> Tensor:
+    def normalised(self, images: Tensor) -> Tensor:
+        """Return images as the first convolution takes them."""
         self._check(images)
         x = images
         if self._shift is not None:
@@ -218,9 +203,6 @@ class ResNet(nn.Module):
         for stage in self.stages:
             assert isinstance(stage, nn.Sequential)
             yield from stage
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "folds": {}}  # made anew where it is needed
 
     def _check(self, images: Tensor) -> None:
         if not images.is_floating_point():

@@ -10,22 +10,23 @@ attacked on. Which point is the worst, :mod:`enresnet.attacks.strongest.worst_po
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from enresnet.attacks.apgd import APGD
+from enresnet.attacks.apgd import APGD, APGDLoss
 from enresnet.attacks.base import Attack
-from enresnet.attacks.batch import ASKED, Batch
-from enresnet.attacks.determinism import EOT
+from enresnet.attacks.batch import Batch
+from enresnet.attacks.determinism import ASKED, EOT
 from enresnet.attacks.geometry import BALLS
 from enresnet.attacks.gradient import NoGradientError
-from enresnet.attacks.ifgsm import IFGSM, check_epsilon
+from enresnet.attacks.ifgsm import check_epsilon, climb
+from enresnet.attacks.known_networks import is_deterministic, keeps_apart
 from enresnet.attacks.losses import difference_of_logits_ratio
-from enresnet.attacks.precision import PRECISIONS, is_deterministic, keeps_apart
+from enresnet.attacks.precision import PRECISIONS, Precision
 from enresnet.attacks.square import Square
 from enresnet.attacks.strongest.surrogates import Surrogate, surrogates
 from enresnet.attacks.strongest.worst_points import RETIRE, AnswersDifferError, WorstPoints
@@ -34,15 +35,13 @@ from enresnet.common import checks
 FEWEST = 10  # steps that a search should have: rather than fewer it averages over fewer draws
 DROWNED = 0.8  # cosine of two gradients below which noise has too much of a say in them
 
-SEARCHED, SEARCHED_BLINDLY = 0.6, 0.9  # how much of the time has gone after gradients and Square
-
 
 @dataclass(frozen=True)
 class Stage:
     """A share of the budget for one loss on one surrogate."""
 
     surrogate: str
-    loss: str
+    loss: APGDLoss
     share: float
     targets: int = 1
     warm: bool = False  # starts from the worst point so far
@@ -95,19 +94,22 @@ class Strongest(Attack):
     ``eot`` draws go into a gradient, fewer where the budget would not last for ten steps.
     """
 
+    random = True
+
     def __init__(
         self,
         *,
         epsilon: float | None = None,
         budget: int = 1000,
         eot: int | None = EOT,
-        precision: str = "auto",
+        precision: Precision = "auto",
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(eot=eot, generator=generator)
         # Where it finds out that a model only seemed deterministic, it averages after all.
         self._averaged = EOT if eot is None else eot
-        self.precision = checks.choice("precision", precision, PRECISIONS)
+        checks.choice("precision", precision, PRECISIONS)
+        self.precision = precision
         self.epsilon = check_epsilon(epsilon, "linf")
         self.budget = checks.integer("budget", budget, low=100)
 
@@ -116,40 +118,36 @@ class Strongest(Attack):
         """The name on the command line and in results."""
         return "strongest"
 
-    def _passes(self) -> int:
-        # also those that ask whether a model is deterministic, and whether an image is lost
-        return 2 * self.budget + ASKED[1] + RETIRE
+    def forward_passes(self) -> int:
+        """Return how many forward passes one image costs, if it survives to the end."""
+        # Gradients, then Square, which compares two points where there is noise; and those that ask
+        # whether a model is deterministic, and whether an image is lost.
+        return (2 if self.draws == 1 else 3) * self.budget + ASKED[1] + RETIRE
 
-    def _draw_seeds(self, count: int) -> Tensor:
-        generator = self.generator
-        return torch.randint(2**62, (count,), generator=generator, device=generator.device)
-
-    def _perturb(self, batch: Batch) -> Tensor:
+    def perturb(self, batch: Batch) -> Tensor:
+        """Return the attacked images of one batch."""
         outer = batch.classifier
-        batch = replace(batch, classifier=outer.apart())
+        # Its passes do not grow with the draws of a gradient, which share the budget.
+        batch = replace(batch, classifier=outer.surrogate(outer.model, outer.call, 1 / outer.worth))
         known = batch.deterministic
         if not known:  # others' models are asked
             batch = replace(batch, deterministic=batch.answers_alike(self.epsilon))
-        meter = _Meter(outer.skip, len(batch.images), self._passes())
         try:
-            contest = self._searched(batch, self.budget, meter, known=known)
+            worst = self._searched(batch, self.budget, known=known)
         except AnswersDifferError:
             spent = batch.classifier.gradients // max(1, len(batch.images))
             batch = replace(batch, deterministic=False)
-            contest = self._searched(batch, max(100, self.budget - spent), meter)
-        result = contest.decided()
-        meter.finish()
+            worst = self._searched(batch, max(100, self.budget - spent))
+        result = worst.decided()
         outer.count(batch.classifier)
         outer.overflows += batch.classifier.overflows
         return result
 
-    def _searched(
-        self, batch: Batch, budget: int, meter: _Meter, *, known: bool = False
-    ) -> WorstPoints:
-        """Return the contest of all points that were found."""
-        meter.contest = contest = WorstPoints(batch, known=known)
+    def _searched(self, batch: Batch, budget: int, *, known: bool = False) -> WorstPoints:
+        """Return the worst of all points that were found."""
+        worst = WorstPoints(batch, known=known)
         try:
-            blind = self._by_gradients(contest, budget, meter)
+            blind = self._by_gradients(worst, budget)
         except NoGradientError:
             if batch.images.ndim != 4:
                 raise
@@ -160,37 +158,36 @@ class Strongest(Attack):
                 stacklevel=5,
             )
         if batch.images.ndim == 4:  # squares need a height and a width
-            self._by_squares(contest, blind, budget, meter)
-        return contest
+            self._by_squares(worst, blind, budget)
+        return worst
 
-    def _by_squares(self, contest: WorstPoints, blind: Tensor, budget: int, meter: _Meter) -> None:
+    def _by_squares(self, worst: WorstPoints, blind: Tensor, budget: int) -> None:
         """Search without gradients: to the end where they lead nowhere, else where it gets on."""
-        batch = contest.batch
+        batch = worst.batch
         eot = 1 if batch.deterministic else self._averaged
         for members, draws in ((~blind, 1), (blind, eot)):
-            rows = contest.standing
+            rows = worst.standing
             rows = rows[members[rows]]
             hurried = ~blind[rows]
             while len(rows):
-                meter.start(rows, SEARCHED, SEARCHED_BLINDLY)
-                found = self._square(batch.rows(rows), budget, draws, hurried, meter)
-                ahead = contest.challenge(rows, found)
+                found = self._square(batch.rows(rows), budget, draws, hurried)
+                ahead = worst.challenge(rows, found)
                 # Where blind search does better than gradients did, it is them that are blind.
-                more = ahead & ~contest.lost[rows] & hurried
+                more = ahead & ~worst.lost[rows] & hurried
                 rows, draws = rows[more], eot
                 hurried = torch.zeros(len(rows), dtype=torch.bool)
 
-    def _by_gradients(self, contest: WorstPoints, budget: int, meter: _Meter) -> Tensor:
+    def _by_gradients(self, worst: WorstPoints, budget: int) -> Tensor:
         """Try all that follows a gradient; return the images where there is none to trust."""
-        batch = contest.batch
+        batch = worst.batch
         known = surrogates(
-            batch.classifier.model,
+            batch.classifier,
             min(self._averaged, max(1, budget // 100)),
             deterministic=batch.deterministic,
         )
         groups: list[tuple[Tensor, Sequence[Stage]]]
         groups = [(torch.ones(len(batch.images), dtype=torch.bool), DETERMINISTIC)]
-        loud, blind = self._untrusted(contest)
+        loud, blind = self._untrusted(worst)
         spent = self._averaged * 2
         if batch.deterministic:
             spent = 1
@@ -203,32 +200,30 @@ class Strongest(Attack):
                     plan(stages, known),
                     budget=max(0, budget - spent),
                     eot=self._averaged,
-                    targets=len(contest.rivals),
+                    targets=len(worst.rivals),
                 )
             )
             for number, search in enumerate(searches):
-                rows = contest.standing
+                rows = worst.standing
                 rows = rows[members[rows]]
                 if len(rows) == 0:
                     break
-                places = (number / len(searches), (number + 1) / len(searches))
-                meter.start(rows, *(SEARCHED * place for place in places))
-                found = self._try(contest, rows, search, number + 1, meter)
-                contest.challenge(rows, found, bet=search.bet)
+                found = self._try(worst, rows, search, number + 1)
+                worst.challenge(rows, found, bet=search.bet)
         return blind
 
-    def _untrusted(self, contest: WorstPoints) -> tuple[Tensor, Tensor]:
+    def _untrusted(self, worst: WorstPoints) -> tuple[Tensor, Tensor]:
         """Return the images whose gradient is mostly noise, and those where it leads nowhere.
 
         Two gradients under different noise then disagree. It leads nowhere where it is 0, and where
         the second half of one long step along it makes the model surer again: so do networks that
         were trained on such steps alone.
         """
-        found, blind = torch.zeros(2, len(contest.batch.images), dtype=torch.bool)
-        rows = contest.standing
+        found, blind = torch.zeros(2, len(worst.batch.images), dtype=torch.bool)
+        rows = worst.standing
         if not len(rows):
             return found, blind
-        batch = contest.batch.rows(rows)
+        batch = worst.batch.rows(rows)
         if batch.deterministic:
             batch = replace(batch, eot=1)
         one = batch.gradient(batch.loss, batch.images)
@@ -254,14 +249,12 @@ class Strongest(Attack):
         draws = 1 if batch.deterministic else self._averaged
         return torch.stack([batch.margin(batch.logits(point)).double() for _ in range(draws)])
 
-    def _try(
-        self, contest: WorstPoints, rows: Tensor, search: Search, number: int, meter: _Meter
-    ) -> Tensor:
-        batch, surrogate = contest.batch.rows(rows), search.surrogate
+    def _try(self, worst: WorstPoints, rows: Tensor, search: Search, number: int) -> Tensor:
+        batch, surrogate = worst.batch.rows(rows), search.surrogate
         ball = BALLS["linf"](batch.images, self.epsilon)
-        aim = contest.rivals[search.target, rows] if search.loss == "targeted_dlr" else None
+        aim = worst.rivals[search.target, rows] if search.loss == "targeted_dlr" else None
         with surrogate.within():
-            own = batch.classifier.apart(surrogate.model, meter.within(search.gradients))
+            own = batch.classifier.surrogate(surrogate.model, surrogate.call, surrogate.cost)
             part = replace(
                 batch,
                 classifier=own,
@@ -270,12 +263,13 @@ class Strongest(Attack):
                 apart=keeps_apart(surrogate.model),
                 deterministic=is_deterministic(surrogate.model),
             )
-            start = contest.worst(rows) if search.warm else ball.random_point(batch.seeds + number)
+            start = worst.worst(rows) if search.warm else ball.random_point(batch.seeds + number)
             if search.plain:
-                climb = IFGSM(epsilon=self.epsilon, steps=search.steps)
                 ratio = partial(difference_of_logits_ratio, labels=batch.labels)
                 loss = ratio if search.loss == "dlr" else batch.loss
-                found = climb._climb(ball, part, ball.centre, loss)
+                size = self.epsilon / 4
+                steps = search.steps
+                found = climb(part, ball, ball.centre, steps=steps, step_size=size, loss=loss)
             else:
                 attack = APGD(epsilon=self.epsilon, steps=search.steps, loss=search.loss)
                 size = self.epsilon / 2 if search.warm else 2 * self.epsilon
@@ -283,9 +277,9 @@ class Strongest(Attack):
         batch.classifier.count(own, surrogate.cost)
         return found
 
-    def _square(self, batch: Batch, steps: int, eot: int, hurried: Tensor, meter: _Meter) -> Tensor:
+    def _square(self, batch: Batch, steps: int, eot: int, hurried: Tensor) -> Tensor:
         square = Square(epsilon=self.epsilon, steps=steps, eot=eot)
-        own = batch.classifier.apart(advance=meter.within(square.passes))
+        own = batch.classifier.apart()
         found = square.search(replace(batch, eot=eot, classifier=own), give_up=hurried)
         batch.classifier.count(own)
         return found
@@ -307,7 +301,7 @@ class Search:
     """One run of APGD, or of plain steps, on one surrogate."""
 
     surrogate: Surrogate
-    loss: str
+    loss: APGDLoss
     target: int  # its rank among the classes other than the label
     steps: int
     draws: int
@@ -353,46 +347,3 @@ def searches_of(
             )
             budget -= search.gradients * surrogate.cost
             yield search
-
-
-class _Meter:
-    """Tells how far the attack is: an image that is lost is done."""
-
-    contest: WorstPoints
-
-    def __init__(self, advance: Callable[[int], None], images: int, passes: int) -> None:
-        self._advance, self._passes = advance, passes
-        self._done = torch.zeros(images, dtype=torch.float64)
-        self._told = 0
-        self._rows, self._from, self._to = torch.zeros(0, dtype=torch.int64), 0.0, 0.0
-
-    def start(self, rows: Tensor, begin: float, end: float) -> None:
-        """Begin a part of the work on some images, from one share of the whole to another."""
-        self._rows, self._from, self._to = rows, begin, end
-        self._reach(begin)
-
-    def within(self, passes: int) -> Callable[[int], None]:
-        """Return what counts the passes of this part; in all there are so many for each image."""
-        total, seen = max(1, passes * len(self._rows)), 0
-
-        def advance(number: int) -> None:
-            nonlocal seen
-            seen += number
-            self._reach(self._from + (self._to - self._from) * min(1.0, seen / total))
-
-        return advance
-
-    def finish(self) -> None:
-        """Say that all is done."""
-        self._done.fill_(1)
-        self._tell()
-
-    def _reach(self, place: float) -> None:
-        self._done[self._rows] = torch.clamp(self._done[self._rows], min=place)
-        self._done[self.contest.lost] = 1
-        self._tell()
-
-    def _tell(self) -> None:
-        now = int(self._done.sum() * self._passes)
-        self._advance(now - self._told)
-        self._told = now

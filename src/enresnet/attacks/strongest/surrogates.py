@@ -11,13 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from enresnet.attacks.gradient import Model, logits_of, module_of
+from enresnet.attacks.counting import Classifier
 from enresnet.models import Ensemble
+from enresnet.models.frozen import FrozenEnsemble
+from enresnet.models.interface import Model, module_of
 from enresnet.models.noise import noise_modules, without_noise
+
+Call = Callable[[Tensor], Any]
 
 
 @dataclass(frozen=True)
@@ -25,41 +30,46 @@ class Surrogate:
     """A model to take gradients of."""
 
     name: str
-    model: Model
+    model: Model  # what is asked whether it is deterministic
+    call: Call  # what its logits come from
     cost: float  # of a gradient, in gradients of the model itself
     random: bool  # whether it needs an average over draws
     within: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
-def surrogates(model: Model, eot: int, *, deterministic: bool) -> dict[str, Surrogate]:
-    """Return what can stand in for ``model``, by name; ``"itself"`` comes first."""
-    found = [Surrogate("itself", model, 1, not deterministic)]
+def surrogates(classifier: Classifier, eot: int, *, deterministic: bool) -> dict[str, Surrogate]:
+    """Return what can stand in for a classifier's model, by name; ``"itself"`` comes first."""
+    model, call = classifier.model, classifier.call
+    found = [Surrogate("itself", model, call, 1, not deterministic)]
     module = module_of(model)
     if module is not None and any(place.noise > 0 for place in noise_modules(module)):
-        found.append(Surrogate("noise off", model, 1, False, lambda: without_noise(module)))
+        found.append(Surrogate("noise off", model, call, 1, False, lambda: without_noise(module)))
     if not deterministic:
-        found.append(Surrogate("averaged output", averaged_output(model, eot), eot, False))
+        mean = averaged_output(call, eot)
+        found.append(Surrogate("averaged output", mean, mean, eot, False))
     if isinstance(module, Ensemble) and len(module.members) > 1:
-        members = list(module.members)
-        found.append(Surrogate("members' losses", summed_losses(members), 1, not deterministic))
+        modules = list(module.members)
+        members: Sequence[Call] = call.members if isinstance(call, FrozenEnsemble) else modules
+        total = summed_losses(members)
+        found.append(Surrogate("members' losses", total, total, 1, not deterministic))
         found += [
-            Surrogate(f"member {number}", member, 1 / len(members), not deterministic)
-            for number, member in enumerate(members, 1)
+            Surrogate(f"member {number}", own, member, 1 / len(members), not deterministic)
+            for number, (own, member) in enumerate(zip(modules, members, strict=True), 1)
         ]
     return {surrogate.name: surrogate for surrogate in found}
 
 
-def averaged_output(model: Model, draws: int) -> Model:
+def averaged_output(call: Call, draws: int) -> Call:
     """Return the model whose prediction is the mean of ``draws`` predictions."""
 
     def averaged(images: Tensor) -> Tensor:
-        runs = torch.stack([logits_of(model(images)).log_softmax(dim=1) for _ in range(draws)])
+        runs = torch.stack([call(images).log_softmax(dim=1) for _ in range(draws)])
         return runs.logsumexp(dim=0)
 
     return averaged
 
 
-def summed_losses(members: Sequence[Model]) -> Model:
+def summed_losses(members: Sequence[Call]) -> Call:
     """Return a model whose cross-entropy is the mean of its members'.
 
     Its logits are the members' mean log-probabilities, and for one class more the logarithm of what

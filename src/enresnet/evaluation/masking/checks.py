@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 
 from enresnet.attacks import IFGSM, RandomNoise, Square
-from enresnet.attacks.gradient import Model, expected_gradient, frozen, logits_of
+from enresnet.attacks.gradient import expected_gradient
 from enresnet.attacks.losses import cross_entropy
 from enresnet.evaluation.masking.measurements import Measurements
 from enresnet.evaluation.result import Accuracy
 from enresnet.evaluation.statistics import paired_difference
+from enresnet.models.frozen import frozen
+from enresnet.models.interface import Model
 
 TOLERANCE = 0.01  # a difference below a point is none
 EFFORT = 0.02  # what more effort may still gain
@@ -184,10 +186,10 @@ def slope(measured: Measurements) -> list[MaskingCheck]:
     rises, flat, count = 0, 0, len(measured.data)
     draws = 4 * measured.eot if measured.eot > 1 else 1
     for images, labels in measured.data.batches(measured.options["batch_size"]):
-        with frozen(measured.model):
+        with frozen(measured.model) as call:
 
             def loss(x: Tensor, labels: Tensor = labels) -> Tensor:
-                return cross_entropy(logits_of(measured.model(x.clone())), labels.to(x.device))
+                return cross_entropy(call(x.clone()), labels.to(x.device))
 
             gradient = expected_gradient(loss, images, draws).nan_to_num()
             moved = (images + measured.epsilon / 2 * gradient.sign()).clamp(0, 1)

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from enresnet.attacks import FGSM
-from enresnet.attacks.gradient import Model, NoGradientError
+from enresnet.attacks.gradient import NoGradientError
 from enresnet.attacks.ifgsm import check_epsilon
 from enresnet.common import checks
 from enresnet.common.progress import progress_bar
@@ -27,6 +27,7 @@ from enresnet.evaluation.masking.measurements import Measurements
 from enresnet.evaluation.measure import OWN, as_images, usual_eot, warn_of_chance
 from enresnet.evaluation.misuse import suspicions
 from enresnet.evaluation.result import Accuracy
+from enresnet.models.interface import Model
 
 STEPS = (1, 2, 5, 10, 20, 50, 100)
 

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 
 from enresnet.attacks import IFGSM, PGD, Attack
-from enresnet.attacks.gradient import Model
 from enresnet.common.randomness import named_generator
 from enresnet.data import Images
 from enresnet.evaluation.journal import Journals
 from enresnet.evaluation.measure import transfer
 from enresnet.evaluation.result import Accuracy, Evaluation
+from enresnet.models.interface import Model
 
 
 class Measurements:

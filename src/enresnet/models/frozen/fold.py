@@ -2,31 +2,28 @@ r"""A frozen network as attacks meet it: BatchNorm folded away, in one type of n
 
 In evaluation BatchNorm is an affine map. That after the first convolution of a block goes into its
 weights; that before the block stands before a ReLU and cannot, but is fused with the sum and the
-noise that come before it (the seam between two blocks, see by_hand.py):
+noise that come before it (the seam between two blocks, see fused_cpu.py):
 
 .. math:: z = F(x_l) + x_l, \quad x_{l+1} = z + \sigma N(0, I), \quad
           \mathrm{active} = \mathrm{relu}(w^{B1} \odot x_{l+1})
 
-The folded weights are kept until a weight changes. Only the gradient of the images can be had.
+The folded weights are those of the moment. Only the gradient of the images is computed.
 """
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules import module as torch_module
 
-from enresnet import native
 from enresnet.models.frozen.fused_cpu import FusedNetwork, works_for
 from enresnet.models.noise import NoiseInjection
-
-if TYPE_CHECKING:
-    from enresnet.models.resnet import ResNet
+from enresnet.models.resnet import BasicBlock, Bottleneck, ResNet
 
 Affine = tuple[Tensor, Tensor]
 
@@ -69,6 +66,8 @@ class Block:
 class Folded:
     """The network's forward pass with folded weights, in one type."""
 
+    @torch.inference_mode(False)
+    @torch.no_grad()
     def __init__(self, network: ResNet, dtype: torch.dtype, device: torch.device) -> None:
         self._dtype, self._device = dtype, device
         blocks: list[Any] = list(network.all_blocks())
@@ -78,7 +77,7 @@ class Folded:
         self.affines = [_affine(bn) for bn in (*(block.bn1 for block in blocks), network.bn)]
         # clones: a weight that changes between forward and backward must not reach in here
         self.head = tuple(t.detach().clone() for t in network.classifier.parameters())
-        self._by_hand = FusedNetwork(self)
+        self._fused = FusedNetwork(self)
 
     @torch.no_grad()
     def _block(self, block: Any) -> Block:
@@ -119,7 +118,7 @@ class Folded:
             if self._device.type == "cpu":
                 x = x.contiguous(memory_format=torch.channels_last)
             if works_for(self, x):
-                return self._by_hand.before_noise(x)
+                return self._fused.before_noise(x)
             out = self.stem(x)
             return self.blocks[0](out, _activated(out, self.affines[0]))
 
@@ -127,7 +126,7 @@ class Folded:
         """Return the logits, with noise from the first on."""
         with torch.autocast(self._device.type, enabled=False):
             if works_for(self, z):
-                return self._by_hand.after_noise(z)
+                return self._fused.after_noise(z)
             out = self.blocks[0].noise(z)
             for block, affine in zip(self.blocks[1:], self.affines[1:], strict=False):
                 out = block.noise(block(out, _activated(out, affine)))
@@ -140,74 +139,11 @@ def _activated(out: Tensor, affine: Affine) -> Tensor:
     return torch.addcmul(shift, out, scale).relu_()
 
 
-def folded(network: ResNet, x: Tensor) -> Folded | None:
-    """Return the folded network if it may stand in for the one given, and otherwise None.
+def can_be_folded(network: ResNet) -> bool:
+    """Return whether a frozen network is made as we make them, of layers that fold.
 
-    It may where nothing trains and nobody listens: evaluation mode, no parameter that wants a
-    gradient, no hooks on layers, layers of the plain kinds.
+    It must be in evaluation mode, without a parameter that wants a gradient.
     """
-    if network.training or not _is_plain(network) or native.is_watched(x):
-        return None
-    dtype = x.dtype
-    if torch.is_autocast_enabled(x.device.type):
-        dtype = torch.get_autocast_dtype(x.device.type)
-    elif any(parameter.dtype != dtype for parameter in network.parameters()):
-        return None  # torch says what is wrong with that
-    if dtype not in (torch.float32, torch.bfloat16, torch.float16):
-        return None
-    tensors, rest = _tensors(network), _rest(network)
-    if not all(fold.fits(tensors, rest) for fold in list(network.folds.values())):
-        network.folds.clear()
-    place = (dtype, x.device)
-    fold = network.folds.get(place)  # and no second look: another thread may clear them
-    if fold is None:
-        with torch.inference_mode(False), torch.no_grad():
-            kept = [tensor.clone() for tensor in tensors]
-            fold = network.folds[place] = Fold(Folded(network, dtype, x.device), kept, rest)
-    return fold.folded
-
-
-@dataclass(frozen=True)
-class Fold:
-    """A folded network, and what it was made from."""
-
-    folded: Folded
-    tensors: list[Tensor]
-    rest: tuple[Any, ...]
-
-    def fits(self, tensors: list[Tensor], rest: tuple[Any, ...]) -> bool:
-        """Return whether nothing has changed since.
-
-        By value: writes through ``.data`` and by numpy leave no other trace.
-        """
-        return (
-            rest == self.rest
-            and len(tensors) == len(self.tensors)
-            and all(
-                a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
-                for a, b in zip(tensors, self.tensors, strict=True)
-            )
-        )
-
-
-def _tensors(network: ResNet) -> list[Tensor]:
-    return [*network.parameters(), *(b for b in network.buffers() if b.is_floating_point())]
-
-
-def _rest(network: ResNet) -> tuple[Any, ...]:
-    """Return what decides beside the weights: noise, BatchNorm's small number, steps, padding."""
-    found: list[Any] = []
-    for module in network.modules():
-        if isinstance(module, nn.BatchNorm2d | nn.SyncBatchNorm):
-            found.append(module.eps)
-        elif isinstance(module, nn.Conv2d):
-            found.append((module.stride, module.padding))
-        elif isinstance(module, NoiseInjection):
-            found.append(id(module))
-    return tuple(found)
-
-
-def _is_plain(network: ResNet) -> bool:
     if any(
         getattr(torch_module, f"_global_{when}_hooks")
         for when in ("forward", "forward_pre", "backward", "backward_pre")
@@ -215,14 +151,7 @@ def _is_plain(network: ResNet) -> bool:
         return False
     known = known_parts()
     for module in network.modules():
-        if type(module) not in known or module.training or "forward" in module.__dict__:
-            return False
-        if module is not network and (
-            module._forward_hooks
-            or module._forward_pre_hooks
-            or module._backward_hooks
-            or module._backward_pre_hooks
-        ):
+        if type(module) not in known or module.training or is_listened_to(module):
             return False
         if isinstance(module, nn.Conv2d) and not _is_plain_convolution(module):
             return False
@@ -234,6 +163,17 @@ def _is_plain(network: ResNet) -> bool:
             return False
     # One made in inference mode cannot be part of a backward pass.
     return not any(p.requires_grad or p.is_inference() for p in network.parameters())
+
+
+def is_listened_to(module: nn.Module) -> bool:
+    """Return whether a module has hooks, or a ``forward`` other than its class's."""
+    return bool(
+        "forward" in module.__dict__
+        or module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
 
 
 def _is_plain_convolution(conv: nn.Conv2d) -> bool:
@@ -249,8 +189,6 @@ def _is_plain_convolution(conv: nn.Conv2d) -> bool:
 @functools.cache
 def known_parts() -> frozenset[type[nn.Module]]:
     """Return what our networks are made of: a subclass, whatever its name, may do anything."""
-    from enresnet.models.resnet import BasicBlock, Bottleneck, ResNet
-
     torch_parts = (nn.ModuleList, nn.Sequential, nn.Conv2d, nn.BatchNorm2d, nn.SyncBatchNorm)
     return frozenset({ResNet, BasicBlock, Bottleneck, NoiseInjection, nn.Linear, *torch_parts})
 

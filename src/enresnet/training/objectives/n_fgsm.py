@@ -38,7 +38,8 @@ class NFGSM(Objective):
 class NoisyStep(PGD):
     """A step of epsilon from a random point of the ball of twice the radius, not projected back."""
 
-    def _perturb(self, batch: Batch) -> Tensor:
+    def perturb(self, batch: Batch) -> Tensor:
+        """Return the attacked images of one batch."""
         wide = min(1.0, NOISE * self.epsilon)
         point = Linf(batch.images, wide).random_point(batch.seeds)
         gradient = batch.gradient(self._raised(batch), point)

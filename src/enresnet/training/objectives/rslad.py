@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from enresnet.attacks import PGD
 from enresnet.attacks.batch import Batch, Loss
 from enresnet.attacks.geometry import BALLS
+from enresnet.attacks.ifgsm import climb
 from enresnet.training.objectives.base import Objective, divergence
 from enresnet.training.objectives.n_fgsm import NoisyStep
 from enresnet.training.objectives.trades import START
@@ -83,10 +84,12 @@ class TeacherPGD(PGD):
         super().__init__(**options)
         self._answers = answers
 
-    def _perturb(self, batch: Batch) -> Tensor:
+    def perturb(self, batch: Batch) -> Tensor:
+        """Return the attacked images of one batch."""
         ball = BALLS[self.norm](batch.images, self.epsilon)
         start = ball.gaussian_point(batch.seeds, START)
-        return self._climb(ball, batch, start, _away_from(self._answers))
+        loss = _away_from(self._answers)
+        return climb(batch, ball, start, steps=self.steps, step_size=self.step_size, loss=loss)
 
 
 class TeacherStep(NoisyStep):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from enresnet.attacks import PGD
 from enresnet.attacks.batch import Batch
 from enresnet.attacks.geometry import BALLS
+from enresnet.attacks.ifgsm import climb
 from enresnet.training.objectives.base import Objective, divergence
 from enresnet.training.recipe import Recipe
 
@@ -50,10 +51,12 @@ class TRADES(Objective):
 class DivergencePGD(PGD):
     """PGD that raises KL(p(x) || p(x')) from x + 0.001 N(0, I); p(x) is computed once."""
 
-    def _passes(self) -> int:
-        return super()._passes() + 1
+    def forward_passes(self) -> int:
+        """Return how many forward passes one image costs."""
+        return super().forward_passes() + 1
 
-    def _perturb(self, batch: Batch) -> Tensor:
+    def perturb(self, batch: Batch) -> Tensor:
+        """Return the attacked images of one batch."""
         ball = BALLS[self.norm](batch.images, self.epsilon)
         with torch.no_grad():
             log_p = batch.logits(batch.images).log_softmax(dim=1)
@@ -61,4 +64,5 @@ class DivergencePGD(PGD):
         def apart(logits: Tensor) -> Tensor:
             return divergence(log_p, logits.log_softmax(dim=1))
 
-        return self._climb(ball, batch, ball.gaussian_point(batch.seeds, START), apart)
+        start = ball.gaussian_point(batch.seeds, START)
+        return climb(batch, ball, start, steps=self.steps, step_size=self.step_size, loss=apart)

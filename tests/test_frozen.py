@@ -1,4 +1,4 @@
-"""Folded networks: which are folded, and that they say what the network itself says."""
+"""The explicit fast path: which networks have one, and that it says what the network says."""
 
 import types
 
@@ -8,25 +8,32 @@ from torch import nn
 from torch.nn.modules import module
 
 from enresnet.attacks import FGSM, IFGSM
-from enresnet.attacks.precision import is_deterministic, keeps_apart, our_network
+from enresnet.attacks.known_networks import is_deterministic, keeps_apart, our_network
 from enresnet.models import (
     Ensemble,
     NoiseInjection,
+    Normalized,
     create_model,
-    load_model,
-    save_model,
     seed_noise,
     using_noise,
 )
-from enresnet.models.frozen.fold import folded
+from enresnet.models.frozen import FrozenEnsemble, FrozenResNet, frozen
 from enresnet.models.noise import noise_modules
 from problems import random_problem, seeded
 
 
+def is_fast(model):
+    """Return whether the model has a fast path."""
+    with frozen(model) as call:
+        if isinstance(call, FrozenEnsemble):
+            return all(isinstance(member, FrozenResNet) for member in call.members)
+        return isinstance(call, FrozenResNet)
+
+
 @pytest.mark.parametrize("name", ["resnet8", "en1_resnet8", "en2_resnet11", "wrn10_2"])
-class TestFolded:
+class TestFrozen:
     def networks(self, name, **options):
-        """Return a frozen network with statistics of its own, and one that is never folded."""
+        """Return a network with statistics of its own."""
         model = create_model(name, generator=seeded(), **options)
         with torch.no_grad():
             for module in model.modules():
@@ -35,7 +42,7 @@ class TestFolded:
                     module.running_var.uniform_(0.5, 2, generator=seeded(2))
                     module.weight.uniform_(0.5, 1.5, generator=seeded(3))
                     module.bias.normal_(0, 0.3, generator=seeded(4))
-        return model.eval().requires_grad_(False)
+        return model.eval()
 
     @pytest.mark.parametrize(("channels", "size"), [(1, 16), (3, 16), (3, 9)])
     def test_it_gives_the_same_logits_and_gradients(self, name, channels, size):
@@ -43,12 +50,12 @@ class TestFolded:
         images = torch.rand(4, channels, size, size, generator=seeded(5))
         with using_noise(model, 0.0):
             results = []
-            for wanting in (True, False):  # parameters that want gradients are not folded
-                model.requires_grad_(wanting)
-                leaf = images.clone().requires_grad_()
-                logits = model(leaf)
-                (gradient,) = torch.autograd.grad(logits.square().sum(), leaf)
-                results.append((logits.detach(), gradient))
+            with frozen(model) as call:
+                for way in (model, call):
+                    leaf = images.clone().requires_grad_()
+                    logits = way(leaf)
+                    (gradient,) = torch.autograd.grad(logits.square().sum(), leaf)
+                    results.append((logits.detach(), gradient))
         (plain, plain_gradient), (fast, fast_gradient) = results
         torch.testing.assert_close(fast, plain, rtol=1e-3, atol=1e-4)
         error = (fast_gradient - plain_gradient).norm() / plain_gradient.norm()
@@ -59,14 +66,11 @@ class TestFolded:
         if "en" not in name[:2]:
             pytest.skip("a network without noise")
         seed_noise(model, seeded())
-        draws = {}
-        for wanting in (True, False):
-            model.requires_grad_(wanting)
-            with torch.no_grad():
-                draws[wanting] = model(images.expand(2000, -1, -1, -1))
-        error = draws[True].std(dim=0) / 2000**0.5
-        assert ((draws[True].mean(dim=0) - draws[False].mean(dim=0)).abs() < 7 * error).all()
-        ratio = draws[True].std(dim=0) / draws[False].std(dim=0)
+        with frozen(model) as call, torch.no_grad():
+            plain, fast = (way(images.expand(2000, -1, -1, -1)) for way in (model, call))
+        error = plain.std(dim=0) / 2000**0.5
+        assert ((plain.mean(dim=0) - fast.mean(dim=0)).abs() < 7 * error).all()
+        ratio = plain.std(dim=0) / fast.std(dim=0)
         torch.testing.assert_close(ratio, torch.ones(10), rtol=0, atol=0.1)
 
     def test_the_gradient_is_that_of_the_same_noise(self, name):
@@ -76,46 +80,68 @@ class TestFolded:
 
         def loss(x):
             seed_noise(model, seeded(6))
-            return model(x).double().square().sum()
+            return call(x).double().square().sum()
 
-        with using_noise(model, 0.3 if name.startswith("en") else 0.0):
+        with using_noise(model, 0.3 if name.startswith("en") else 0.0), frozen(model) as call:
             leaf = images.clone().requires_grad_()
             (gradient,) = torch.autograd.grad(loss(leaf), leaf)
             step = 1e-3 * gradient / gradient.norm()
             slope = (loss(images + step) - loss(images - step)) / 2e-3
         assert float(slope / gradient.norm()) == pytest.approx(1, abs=0.02)
 
-    def test_a_changed_weight_is_noticed(self, name, tmp_path):
+    def test_each_block_has_the_weights_of_its_moment(self, name):
         model, images = self.networks(name), torch.rand(2, 3, 16, 16, generator=seeded(5))
+
+        def answers():
+            with frozen(model) as call, torch.no_grad():
+                return call(images)
+
         with using_noise(model, 0.0):
-            before = model(images)
-            first = next(model.parameters())
-            first.mul_(2)
-            assert not torch.equal(model(images), before)
-            first.div_(2)
-            torch.testing.assert_close(model(images), before)
-            first.data = first.data * 3
-            assert not torch.equal(model(images), before)
-            statistics = next(b for n, b in model.named_buffers() if "running_mean" in n)
-            changed = model(images)
-            statistics.add_(1)
-            assert not torch.equal(model(images), changed)
-            save_model(model, tmp_path / "m.safetensors")
-            again = load_model(tmp_path / "m.safetensors").requires_grad_(False)
-            torch.testing.assert_close(again(images), model(images))
+            before = answers()
+            with torch.no_grad():
+                next(model.parameters()).mul_(2)
+            assert not torch.equal(answers(), before)
+            torch.testing.assert_close(answers(), model(images).detach(), rtol=1e-3, atol=1e-4)
 
 
-def test_what_is_watched_or_trains_is_not_folded():
+@pytest.mark.parametrize("name", ["resnet8", "en2_resnet8"])
+def test_outside_there_is_one_path(name):
+    """Noise of one seed does not depend on what wants a gradient, nor on the mode of autograd."""
+    model, images = create_model(name, generator=seeded()).eval(), torch.rand(2, 3, 16, 16)
+    found = []
+    for wanting in (True, False):
+        model.requires_grad_(wanting)
+        for way in (torch.enable_grad, torch.no_grad, torch.inference_mode):
+            seed_noise(model, seeded(1))
+            with way():
+                found.append(model(images).clone())
+    assert all(torch.equal(one.detach(), found[0].detach()) for one in found)
+
+
+def test_inside_it_is_the_fast_one():
+    network = create_model("en2_resnet8").eval()
+    assert is_fast(network)
+    assert is_fast(network.forward)
+    assert is_fast(create_model("resnet8").train())  # it is put in evaluation mode
+    with frozen(network) as call:
+        assert not any(p.requires_grad for p in network.parameters())
+        assert call(torch.rand(1, 3, 16, 16)).shape == (1, 10)
+    assert all(p.requires_grad for p in network.parameters())
+    with frozen(Normalized(network, 0.5, 0.25)) as call:
+        fast = call(torch.full((1, 3, 16, 16), 0.75))
+    assert fast.shape == (1, 10)
+
+
+def test_who_is_listened_to_or_trains_has_none():
     network = create_model("resnet8").eval()
     images = torch.rand(1, 3, 16, 16)
-    assert folded(network, images) is None  # its parameters want gradients
-    network.requires_grad_(False)
-    assert folded(network, images) is not None
     seen = []
-    hook = network.stages[0][0].conv1.register_forward_hook(lambda *_: seen.append(1))
-    network(images)
-    assert seen == [1]
-    hook.remove()
+    for place in (network.stages[0][0].conv1, network):
+        hook = place.register_forward_hook(lambda *_: seen.append(1))
+        with frozen(network) as call:
+            call(images)
+        hook.remove()
+    assert seen == [1, 1]
     for register in (
         module.register_module_forward_hook,
         module.register_module_forward_pre_hook,
@@ -123,16 +149,16 @@ def test_what_is_watched_or_trains_is_not_folded():
         module.register_module_full_backward_pre_hook,
     ):
         hook = register(lambda *_: None)
-        assert folded(network, images) is None
+        assert not is_fast(network)
         hook.remove()
-    network.stages[0][0].bn1.train()
-    assert folded(network, images) is None
+    with frozen(network.train(), evaluating=False) as call:
+        assert not isinstance(call, FrozenResNet)
     network.eval()
     network.stages[0][0].conv1 = torch.nn.Sequential(network.stages[0][0].conv1)
     network.stages[0][0].conv1[0] = torch.nn.utils.parametrizations.weight_norm(
         network.stages[0][0].conv1[0]
     )
-    assert folded(network.requires_grad_(False), images) is None
+    assert not is_fast(network)
 
 
 class TestWhoIsOurs:
@@ -184,9 +210,10 @@ class TestWhoIsOurs:
     def test_images_of_another_type_are_refused_frozen_or_not(self):
         model = create_model("resnet8", generator=seeded()).eval().double()
         images, _ = random_problem((2, 3, 16, 16))
-        for wants in (True, False):
-            with pytest.raises(RuntimeError, match="same dtype|type"):
-                model.requires_grad_(wants)(images)
+        with frozen(model) as call:
+            for way in (model, call):
+                with pytest.raises(RuntimeError, match="same dtype|type"):
+                    way(images)
 
     @pytest.mark.parametrize("kind", ["named alike", "random", "mixing"])
     def test_a_layer_of_another_kind_makes_it_another(self, kind):
@@ -213,28 +240,27 @@ class TestWhoIsOurs:
         model.stem = other
         assert not is_deterministic(model)
         assert not keeps_apart(model)
-        frozen = model.requires_grad_(False)
-        assert folded(frozen, images) is None
+        assert not is_fast(model)
+        with frozen(model) as call:
+            assert call(images).shape == (4, 10)
 
     @pytest.mark.parametrize("option", ["affine", "track_running_stats"])
     def test_batchnorm_that_cannot_be_folded_is_not(self, option):
-        model = create_model("resnet8", generator=seeded()).eval().requires_grad_(False)
-        images, _ = random_problem((4, 3, 16, 16))
+        model = create_model("resnet8", generator=seeded()).eval()
         model.stages[0][0].bn1 = nn.BatchNorm2d(16, **{option: False}).eval()
-        assert folded(model, images) is None
-        assert model(images).shape == (4, 10)
+        assert not is_fast(model)
 
 
-class TestChanges:
-    """A fold is of the weights that are there, however they were changed."""
+class TestUnusualNetworks:
+    """What the fast path says is what the network says, however it was changed before."""
+
+    def agree(self, model, images):
+        with frozen(model) as call, torch.no_grad():
+            torch.testing.assert_close(call(images), model(images), rtol=1e-3, atol=1e-4)
 
     @pytest.mark.parametrize(
         "change",
         [
-            lambda m: [p.data.mul_(1.5) for p in m.parameters()],
-            lambda m: next(m.parameters()).data.neg_(),
-            lambda m: next(m.parameters()).detach().numpy().__imul__(2),
-            lambda m: next(b for n, b in m.named_buffers() if "mean" in n).data.add_(1),
             lambda m: setattr(m.stages[0][0].bn1, "eps", 1.0),
             lambda m: setattr(m.stem, "stride", (2, 2)),
             lambda m: (
@@ -243,72 +269,66 @@ class TestChanges:
             ),
         ],
     )
-    def test_they_are_noticed(self, change):
+    def test_with_other_settings(self, change):
         images, _ = random_problem((2, 3, 16, 16))
-        model = create_model("resnet8", generator=seeded()).eval().requires_grad_(False)
-        before = model(images)
+        model = create_model("resnet8", generator=seeded()).eval()
         change(model)
-        after = model(images)
-        assert not torch.equal(before, after)
-        torch.testing.assert_close(after, model.requires_grad_(True)(images), rtol=1e-3, atol=1e-4)
+        self.agree(model, images)
 
-    def test_noise_that_is_replaced(self):
+    def test_with_noise_that_was_replaced(self):
         images, _ = random_problem((2, 3, 16, 16))
-        model = create_model("en1_resnet8", generator=seeded()).eval().requires_grad_(False)
-        model(images)
+        model = create_model("en1_resnet8", generator=seeded()).eval()
         for member in model.members:
             for block in member.all_blocks():
                 block.noise = NoiseInjection(0.0).eval()
-        assert torch.equal(model(images), model(images))
+        self.agree(model, images)
 
-    def test_between_forward_and_backward(self):
-        """The gradient is that of the weights at the time of the forward pass."""
-        images, _ = random_problem((2, 3, 16, 16))
-        model = create_model("resnet8", generator=seeded()).eval().requires_grad_(False)
-        leaf = images.clone().requires_grad_()
-        (expected,) = torch.autograd.grad(model(leaf).square().sum(), leaf)
-        loss = model(leaf).square().sum()
-        for parameter in model.parameters():
-            parameter.mul_(2)
-        (found,) = torch.autograd.grad(loss, leaf)
-        assert torch.equal(found, expected)
-
-    def test_layers_of_another_making_are_not_folded(self):
+    def test_with_layers_of_another_making(self):
         images, _ = random_problem((2, 3, 16, 16))
         for stem in (
             torch.nn.Conv2d(3, 16, 3, padding=1),
             torch.nn.Conv2d(3, 16, 3, padding=1, bias=False, padding_mode="reflect"),
             torch.nn.Conv2d(3, 16, 3, padding=2, bias=False, dilation=2),
         ):
-            model = create_model("resnet8", generator=seeded())
+            model = create_model("resnet8", generator=seeded()).eval()
             model.stem = stem
-            model.eval().requires_grad_(False)
-            folded_logits = model(images)
-            torch.testing.assert_close(
-                folded_logits, model.requires_grad_(True)(images), rtol=1e-3, atol=1e-4
-            )
+            self.agree(model, images)
+
+    def test_a_weight_that_changes_between_forward_and_backward(self):
+        """The gradient is that of the weights at the time of the forward pass."""
+        images, _ = random_problem((2, 3, 16, 16))
+        model = create_model("resnet8", generator=seeded()).eval()
+        leaf = images.clone().requires_grad_()
+        with frozen(model) as call:
+            (expected,) = torch.autograd.grad(call(leaf).square().sum(), leaf)
+            loss = call(leaf).square().sum()
+            for parameter in model.parameters():
+                parameter.mul_(2)
+            (found,) = torch.autograd.grad(loss, leaf)
+        assert torch.equal(found, expected)
 
     @pytest.mark.parametrize("std_over", ["example", "batch"])
     def test_inference_mode_leaves_nothing_behind(self, std_over):
         images, labels = random_problem((2, 3, 16, 16), classes=10)
-        model = create_model("en1_resnet8", std_over=std_over, generator=seeded())
-        model.eval().requires_grad_(False)
-        with torch.inference_mode():
-            model(images)
+        model = create_model("en1_resnet8", std_over=std_over, generator=seeded()).eval()
+        with torch.inference_mode(), frozen(model) as call:
+            call(images)
+            IFGSM(steps=2, precision="32")(model, images, labels)
         IFGSM(steps=2, precision="32")(model, images, labels)
 
 
 def test_torch_may_look_on():
-    """Fake tensors and function transforms meet the network unfolded."""
+    """Fake tensors and function transforms meet the network as it is."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     images, _ = random_problem((2, 3, 16, 16))
-    model = create_model("resnet8", generator=seeded()).eval().requires_grad_(False)
-    expected = model(images)
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        assert model(mode.from_tensor(images)).shape == (2, 10)
-    slope = torch.func.grad(lambda x: model(x).sum())(images)
-    leaf = images.clone().requires_grad_()
-    (plain,) = torch.autograd.grad(model(leaf).sum(), leaf)
-    torch.testing.assert_close(slope, plain, rtol=1e-2, atol=1e-4)
-    torch.testing.assert_close(model(images), expected)
+    model = create_model("resnet8", generator=seeded()).eval()
+    with frozen(model) as call:
+        expected = call(images)
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            assert call(mode.from_tensor(images)).shape == (2, 10)
+        slope = torch.func.grad(lambda x: call(x).sum())(images)
+        leaf = images.clone().requires_grad_()
+        (plain,) = torch.autograd.grad(call(leaf).sum(), leaf)
+        torch.testing.assert_close(slope, plain, rtol=1e-2, atol=1e-4)
+        torch.testing.assert_close(call(images), expected)

@@ -1,0 +1,53 @@
+"""What is known of our own networks before they are asked: no other model is taken for one."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from enresnet.models import Ensemble, ResNet
+from enresnet.models.frozen.fold import is_listened_to, known_parts
+from enresnet.models.interface import Model
+from enresnet.models.noise import noise_modules
+
+
+def our_network(model: Model) -> ResNet | Ensemble | None:
+    """Return the network that a model is, if it is one of ours, as we made it.
+
+    A subclass, a layer of another kind, a method of its own or a hook may do anything, so those are
+    other people's models.
+    """
+    owner = getattr(model, "__self__", model)
+    plain = owner is model or getattr(model, "__name__", "") in ("forward", "__call__")
+    if not plain or not isinstance(owner, ResNet | Ensemble):
+        return None
+    known = known_parts() | {Ensemble}
+    if any(type(part) not in known or is_listened_to(part) for part in owner.modules()):
+        return None
+    return owner if _is_ours(owner) else None
+
+
+def _is_ours(module: nn.Module) -> bool:
+    if type(module) is Ensemble:
+        return all(_is_ours(member) for member in module.members)
+    return type(module) is ResNet
+
+
+def keeps_apart(model: Model) -> bool:
+    """Return whether a model is known to treat each image of a batch alone.
+
+    And has room for more of them: one that recomputes does so for want of memory.
+    """
+    network = our_network(model)
+    if network is None or any(part.training for part in network.modules()):  # BatchNorm joins them
+        return False
+    if any(isinstance(part, Ensemble) and part.recompute for part in network.modules()):
+        return False
+    return all(place.std_over == "example" for place in noise_modules(network))
+
+
+def is_deterministic(model: Model) -> bool:
+    """Return whether a model is known to answer twice the same."""
+    network = our_network(model)
+    if network is None or any(part.training for part in network.modules()):
+        return False
+    return all(place.noise == 0 for place in noise_modules(network))

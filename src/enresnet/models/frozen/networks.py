@@ -1,0 +1,144 @@
+r"""Our networks as attacks meet them: folded, and taken apart at their first noise.
+
+Up to the first noise all draws are the same, so that several of them share that part:
+
+.. math:: f(x; \text{noise}) = g(h(x), \text{noise})
+
+with h ``before_noise`` and g ``after_noise``.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from enresnet import native
+from enresnet.models.ensemble import Ensemble
+from enresnet.models.frozen.fold import Folded, can_be_folded, is_listened_to
+from enresnet.models.interface import Model, module_of
+from enresnet.models.normalized import Normalized
+from enresnet.models.recompute import lean_call
+from enresnet.models.resnet import ResNet
+
+
+def fast_call(model: Model) -> Callable[[Tensor], Any] | None:
+    """Return a faster way to call a frozen model; None where there is none.
+
+    Only networks that nobody listens to and nobody changed have one: a subclass, a hook or a
+    method of its own may do anything.
+    """
+    own = isinstance(model, types.MethodType) and model.__name__ in ("forward", "__call__")
+    module = module_of(model) if own or isinstance(model, nn.Module) else None
+    return None if module is None or is_listened_to(module) else _fast_module(module)
+
+
+def _fast_module(model: nn.Module) -> Callable[[Tensor], Any] | None:
+    if type(model) is ResNet:
+        return FrozenResNet(model) if can_be_folded(model) else None
+    if type(model) is Ensemble:
+        return FrozenEnsemble(model, [fast_call(member) or member for member in model.members])
+    if type(model) is Normalized and (inner := fast_call(model.model)) is not None:
+        return FrozenNormalized(model, inner)
+    return None
+
+
+class FrozenResNet:
+    """A residual network with its weights of the moment, folded when a type is first met."""
+
+    def __init__(self, network: ResNet) -> None:
+        self.network = network
+        self._folds: dict[tuple[torch.dtype, torch.device], Folded] = {}
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return logits N x num_classes for images N x in_channels x H x W in [0, 1]."""
+        x = self.network.normalised(images)
+        fold = self._fold_for(x)
+        if fold is None:
+            logits: Tensor = self.network(images)
+            return logits
+        return fold(x)
+
+    def before_noise(self, images: Tensor) -> list[Tensor] | None:
+        """Return what every draw of the noise starts from; None where that cannot be shared."""
+        x = self.network.normalised(images)
+        fold = self._fold_for(x)
+        return None if fold is None else [fold.before_noise(x)]
+
+    def after_noise(self, states: list[Tensor]) -> Tensor:
+        """Return the logits for a fresh draw, from what :meth:`before_noise` gave; takes it."""
+        state = states.pop(0)
+        return self._folds[state.dtype, state.device].after_noise(state)
+
+    def _fold_for(self, x: Tensor) -> Folded | None:
+        """Return the folded network in the type that ``x`` is to be computed in, if it may be."""
+        if native.is_watched(x):
+            return None
+        dtype = x.dtype
+        if torch.is_autocast_enabled(x.device.type):
+            dtype = torch.get_autocast_dtype(x.device.type)
+        elif any(parameter.dtype != dtype for parameter in self.network.parameters()):
+            return None  # torch says what is wrong with that
+        if dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            return None
+        place = (dtype, x.device)
+        if place not in self._folds:
+            self._folds[place] = Folded(self.network, dtype, x.device)
+        return self._folds[place]
+
+
+class FrozenEnsemble:
+    """The weighted mean of members, each called in its fastest way."""
+
+    def __init__(self, ensemble: Ensemble, members: Sequence[Callable[[Tensor], Any]]) -> None:
+        self.ensemble, self.members = ensemble, list(members)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return logits (or log-probabilities) N x classes, averaged over members and draws."""
+        recompute = self.ensemble.recompute and torch.is_grad_enabled()
+        runs = [
+            # An ensemble as a member keeps nothing but logits itself.
+            lean_call(module, images, call=call)
+            if recompute and not isinstance(module, Ensemble)
+            else call(images)
+            for _ in range(self.ensemble.draws)
+            for module, call in zip(self.ensemble.members, self.members, strict=True)
+        ]
+        return self.ensemble.averaged(torch.stack(runs))
+
+    def before_noise(self, images: Tensor) -> list[Tensor] | None:
+        """Return what every draw of the noise starts from; None where that cannot be shared."""
+        if self.ensemble.recompute or self.ensemble.draws > 1:
+            return None
+        states: list[Tensor] = []
+        for member in self.members:
+            if not isinstance(member, FrozenResNet | FrozenEnsemble):
+                return None
+            own = member.before_noise(images)
+            if own is None:
+                return None
+            states += own
+        return states
+
+    def after_noise(self, states: list[Tensor]) -> Tensor:
+        """Return the prediction for a fresh draw, from what :meth:`before_noise` gave; takes it."""
+        runs = [
+            member.after_noise(states)
+            for member in self.members
+            if isinstance(member, FrozenResNet | FrozenEnsemble)
+        ]
+        return self.ensemble.averaged(torch.stack(runs))
+
+
+class FrozenNormalized:
+    """A frozen network behind the normalisation of its images."""
+
+    def __init__(self, outer: Normalized, call: Callable[[Tensor], Any]) -> None:
+        self._outer, self._call = outer, call
+
+    def __call__(self, images: Tensor) -> Any:
+        """Return the network's logits for images N x C x H x W in [0, 1]."""
+        return self._call(self._outer.normalised(images))
