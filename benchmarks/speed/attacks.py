@@ -16,6 +16,7 @@ from enresnet.attacks.precision import wants_bfloat16
 from enresnet.data import load_data
 from enresnet.evaluation import score
 from enresnet.models import load_model
+from enresnet.models.frozen import frozen
 from speed.steps import Setting
 from speed.turns import MissingError, seconds_of, told
 
@@ -27,6 +28,18 @@ DRAWS = 10  # over which accuracies are taken
 def robust_network() -> nn.Module:
     """Return the network that is attacked."""
     return load_model(ASSET, generator=torch.Generator().manual_seed(0))
+
+
+class Network(nn.Module):
+    """What other libraries are given: the network as it is, or its fast path inside ours."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.call = model, model
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits."""
+        return self.call(images)
 
 
 def test_images(count: int) -> tuple[Tensor, Tensor]:
@@ -43,11 +56,11 @@ def ifgsm_eot_vs_torchattacks(setting: Setting) -> dict[str, Any]:
         import torchattacks
     except ImportError as error:
         raise MissingError("torchattacks is not installed") from error
-    model = robust_network()
+    network = Network(robust_network())
     theirs = torchattacks.EOTPGD(
-        model, eps=EPSILON, alpha=STEP, steps=STEPS, eot_iter=EOT, random_start=False
+        network, eps=EPSILON, alpha=STEP, steps=STEPS, eot_iter=EOT, random_start=False
     )
-    return _against("torchattacks' EOTPGD", model, theirs, setting)
+    return _against("torchattacks' EOTPGD", network, theirs, setting)
 
 
 def ifgsm_eot_vs_foolbox(setting: Setting) -> dict[str, Any]:
@@ -56,28 +69,29 @@ def ifgsm_eot_vs_foolbox(setting: Setting) -> dict[str, Any]:
         import foolbox
     except ImportError as error:
         raise MissingError("foolbox is not installed") from error
-    model = robust_network()
+    network = Network(robust_network())
     wrapped = foolbox.models.ExpectationOverTransformationWrapper(
-        foolbox.PyTorchModel(model, bounds=(0, 1)), n_steps=EOT
+        foolbox.PyTorchModel(network.eval(), bounds=(0, 1)), n_steps=EOT
     )
     attack = foolbox.attacks.LinfPGD(abs_stepsize=STEP, steps=STEPS, random_start=False)
 
     def theirs(images: Tensor, labels: Tensor) -> Tensor:
         return attack.run(wrapped, images, labels, epsilon=EPSILON)
 
-    return _against("foolbox's PGD with its EOT wrapper", model, theirs, setting)
+    return _against("foolbox's PGD with its EOT wrapper", network, theirs, setting)
 
 
 def _against(
     rival: str,
-    model: nn.Module,
+    network: Network,
     theirs: Callable[[Tensor, Tensor], Tensor],
     setting: Setting,
 ) -> dict[str, Any]:
     """Attack batch by batch in turn; accuracies over fresh draws of the noise."""
     images, labels = test_images(setting.images)
+    model = network.model
     ours = IFGSM(epsilon=EPSILON, step_size=STEP, steps=STEPS, eot=EOT)
-    ratios, frozen, right = [], [], torch.zeros(2)
+    ratios, frozen_ratios, right = [], [], torch.zeros(2)
     ours(model, images[:8], labels[:8])
     theirs(images[:8], labels[:8])
     for start in range(0, len(images), 128):
@@ -88,11 +102,10 @@ def _against(
             other = seconds_of(lambda b=batch, t=target, r=results: r.append(theirs(b, t)))
         mine = seconds_of(lambda b=batch, t=target, r=results: r.append(ours(model, b, t)))
         ratios.append(other / mine)
-        model.requires_grad_(False)  # then it is folded for them too
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), frozen(model) as network.call:
             warnings.simplefilter("ignore")
-            frozen.append(seconds_of(lambda b=batch, t=target: theirs(b, t)) / mine)
-        model.requires_grad_(True)
+            frozen_ratios.append(seconds_of(lambda b=batch, t=target: theirs(b, t)) / mine)
+        network.call = model
         for index, attacked in enumerate(results):
             right[index] += score(model, attacked.clamp(0, 1), target, draws=DRAWS).sum()
     their_accuracy, our_accuracy = (100 * right / len(images)).tolist()
@@ -101,7 +114,7 @@ def _against(
         f"IFGSM-20 with EOT-5, En_2ResNet20, {len(images)} CIFAR-10 test images in batches of 128: "
         f"{rival} (float32) on the network as it is loaded, over ours (gradients in "
         f"{_precision(model)})",
-        theirs_over_ours_on_a_frozen_network=statistics.median(frozen),
+        theirs_over_ours_on_a_frozen_network=statistics.median(frozen_ratios),
         their_robust_accuracy=their_accuracy,
         our_robust_accuracy=our_accuracy,
         at_least=3.0,
