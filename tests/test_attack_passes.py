@@ -14,7 +14,7 @@ from enresnet.models import (
     seed_noise,
     without_noise,
 )
-from enresnet.models.frozen.fold import Folded
+from enresnet.models.frozen.networks import _Fold
 from problems import random_problem, seeded
 
 
@@ -63,13 +63,13 @@ def test_draws_share_what_comes_before_the_noise(monkeypatch):
     model = create_model("en2_resnet8", generator=seeded()).eval()
     sizes = {"before_noise": [], "after_noise": []}
     for name, seen in sizes.items():
-        whole = getattr(Folded, name)
+        whole = getattr(_Fold, name)
 
         def counted(self, x, whole=whole, seen=seen):
             seen.append(len(x))
             return whole(self, x)
 
-        monkeypatch.setattr(Folded, name, counted)
+        monkeypatch.setattr(_Fold, name, counted)
     FGSM(eot=5)(model, images, labels)
     assert sizes == {"before_noise": [4, 4], "after_noise": [20, 20]}  # two members
     monkeypatch.undo()

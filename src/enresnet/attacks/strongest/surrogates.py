@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from enresnet.attacks.counting import Classifier
-from enresnet.models import Ensemble
+from enresnet.models import Ensemble, without_noise
 from enresnet.models.frozen import FrozenEnsemble
 from enresnet.models.interface import Model, module_of
-from enresnet.models.noise import noise_modules, without_noise
+from enresnet.models.noise import noise_modules
 
 Call = Callable[[Tensor], Any]
 

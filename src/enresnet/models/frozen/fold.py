@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules import module as torch_module
 
-from enresnet.models.frozen.fused_cpu import FusedNetwork, works_for
 from enresnet.models.noise import NoiseInjection
 from enresnet.models.resnet import BasicBlock, Bottleneck, ResNet
 
@@ -63,8 +62,8 @@ class Block:
         return self.last(active) + skip
 
 
-class Folded:
-    """The network's forward pass with folded weights, in one type."""
+class FoldedNetwork:
+    """The weights of a network, folded, in one type; and its forward pass in torch's operations."""
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -77,7 +76,6 @@ class Folded:
         self.affines = [_affine(bn) for bn in (*(block.bn1 for block in blocks), network.bn)]
         # clones: a weight that changes between forward and backward must not reach in here
         self.head = tuple(t.detach().clone() for t in network.classifier.parameters())
-        self._fused = FusedNetwork(self)
 
     @torch.no_grad()
     def _block(self, block: Any) -> Block:
@@ -107,31 +105,18 @@ class Folded:
         assert not isinstance(padding, str)
         return Convolution(weight.detach(), bias, conv.stride, padding)  # type: ignore[arg-type]
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return the logits of images that are normalised already."""
-        return self.after_noise(self.before_noise(x))
-
     def before_noise(self, x: Tensor) -> Tensor:
-        """Return the sum that the first noise is added to: the same for every draw."""
-        with torch.autocast(self._device.type, enabled=False):  # the types are chosen here
-            x = x.to(self._dtype)
-            if self._device.type == "cpu":
-                x = x.contiguous(memory_format=torch.channels_last)
-            if works_for(self, x):
-                return self._fused.before_noise(x)
-            out = self.stem(x)
-            return self.blocks[0](out, _activated(out, self.affines[0]))
+        """Return the sum that the first noise is added to, of images that are normalised."""
+        out = self.stem(x)
+        return self.blocks[0](out, _activated(out, self.affines[0]))
 
     def after_noise(self, z: Tensor) -> Tensor:
         """Return the logits, with noise from the first on."""
-        with torch.autocast(self._device.type, enabled=False):
-            if works_for(self, z):
-                return self._fused.after_noise(z)
-            out = self.blocks[0].noise(z)
-            for block, affine in zip(self.blocks[1:], self.affines[1:], strict=False):
-                out = block.noise(block(out, _activated(out, affine)))
-            features = _activated(out, self.affines[-1]).mean(dim=(2, 3), dtype=torch.float32)
-            return functional.linear(features.to(self.head[0].dtype), *self.head)
+        out = self.blocks[0].noise(z)
+        for block, affine in zip(self.blocks[1:], self.affines[1:], strict=False):
+            out = block.noise(block(out, _activated(out, affine)))
+        features = _activated(out, self.affines[-1]).mean(dim=(2, 3), dtype=torch.float32)
+        return functional.linear(features.to(self.head[0].dtype), *self.head)
 
 
 def _activated(out: Tensor, affine: Affine) -> Tensor:

@@ -10,24 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from enresnet import native
 from enresnet.models.first_order_only import LOOPS, first_only
+from enresnet.models.frozen.fold import Affine, Block, Convolution, FoldedNetwork
 from enresnet.models.noise import NoiseInjection
-
-if TYPE_CHECKING:
-    from enresnet.models.frozen.fold import Affine, Block, Convolution, Folded
 
 LANES, WIDEST = 16, 4096  # channels: the loops in C take multiples of the one, up to the other
 _HAS_FUSED = hasattr(torch.ops.mkldnn, "_convolution_pointwise")
 _ONE = [1, 1]
 
 
-def works_for(network: Folded, x: Tensor) -> bool:
+def works_for(network: FoldedNetwork, x: Tensor) -> bool:
     """Return whether a pass of ``x`` through the network can be written out."""
     return bool(
         _HAS_FUSED
@@ -48,7 +46,7 @@ def _suits(channels: int) -> bool:
 class FusedNetwork:
     """The two parts of a folded network, up to its first noise and from there on."""
 
-    def __init__(self, network: Folded) -> None:
+    def __init__(self, network: FoldedNetwork) -> None:
         self._stem = Layer(network.stem)
         self._blocks = [_Block.of(block) for block in network.blocks]
         self._affines = network.affines  # the first opens the first block, the last the head

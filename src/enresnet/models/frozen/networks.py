@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from enresnet import native
 from enresnet.models.ensemble import Ensemble
-from enresnet.models.frozen.fold import Folded, can_be_folded, is_listened_to
+from enresnet.models.frozen.fold import FoldedNetwork, can_be_folded, is_listened_to
+from enresnet.models.frozen.fused_cpu import FusedNetwork, works_for
 from enresnet.models.interface import Model, module_of
 from enresnet.models.normalized import Normalized
 from enresnet.models.recompute import lean_call
@@ -51,7 +52,7 @@ class FrozenResNet:
 
     def __init__(self, network: ResNet) -> None:
         self.network = network
-        self._folds: dict[tuple[torch.dtype, torch.device], Folded] = {}
+        self._folds: dict[tuple[torch.dtype, torch.device], _Fold] = {}
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return logits N x num_classes for images N x in_channels x H x W in [0, 1]."""
@@ -60,7 +61,7 @@ class FrozenResNet:
         if fold is None:
             logits: Tensor = self.network(images)
             return logits
-        return fold(x)
+        return fold.after_noise(fold.before_noise(x))
 
     def before_noise(self, images: Tensor) -> list[Tensor] | None:
         """Return what every draw of the noise starts from; None where that cannot be shared."""
@@ -73,7 +74,7 @@ class FrozenResNet:
         state = states.pop(0)
         return self._folds[state.dtype, state.device].after_noise(state)
 
-    def _fold_for(self, x: Tensor) -> Folded | None:
+    def _fold_for(self, x: Tensor) -> _Fold | None:
         """Return the folded network in the type that ``x`` is to be computed in, if it may be."""
         if native.is_watched(x):
             return None
@@ -86,8 +87,33 @@ class FrozenResNet:
             return None
         place = (dtype, x.device)
         if place not in self._folds:
-            self._folds[place] = Folded(self.network, dtype, x.device)
+            self._folds[place] = _Fold(self.network, dtype, x.device)
         return self._folds[place]
+
+
+class _Fold:
+    """A network folded for one type and device, and the fused code for it where there is some."""
+
+    def __init__(self, network: ResNet, dtype: torch.dtype, device: torch.device) -> None:
+        self._dtype, self._device = dtype, device
+        self._folded = FoldedNetwork(network, dtype, device)
+        self._fused = FusedNetwork(self._folded)
+
+    def before_noise(self, x: Tensor) -> Tensor:
+        """Return the sum that the first noise is added to: the same for every draw."""
+        x = x.to(self._dtype)
+        if self._device.type == "cpu":
+            x = x.contiguous(memory_format=torch.channels_last)
+        with torch.autocast(self._device.type, enabled=False):  # the types are chosen here
+            return self._best_for(x).before_noise(x)
+
+    def after_noise(self, z: Tensor) -> Tensor:
+        """Return the logits, with noise from the first on."""
+        with torch.autocast(self._device.type, enabled=False):
+            return self._best_for(z).after_noise(z)
+
+    def _best_for(self, x: Tensor) -> FoldedNetwork | FusedNetwork:
+        return self._fused if works_for(self._folded, x) else self._folded
 
 
 class FrozenEnsemble:
