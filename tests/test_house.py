@@ -1,6 +1,5 @@
 """The house keeps its order: imports flow one way, help comes at once, README runs."""
 
-import ast
 import json
 import re
 import subprocess
@@ -14,95 +13,6 @@ from enresnet.cli import main
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "enresnet"
-
-# Data flows from left to right; a module imports from its own room and from rooms to its left.
-ROOMS = [
-    "common",
-    "native",
-    "data",
-    "models",
-    "attacks",
-    "evaluation",
-    "training",
-    "pde",
-    "report",
-    "paper",
-    "cli",
-]
-
-
-def room_of(module):
-    """Return the room of a module; "" for enresnet itself, which shows the public names."""
-    parts = module.split(".")
-    return parts[1] if len(parts) > 1 else ""
-
-
-def imports_of(source, package):
-    """Yield the modules of ours that a source file imports, inside functions too."""
-    for node in ast.walk(ast.parse(source)):
-        names = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                base = ".".join([*package.split(".")[: -node.level + 1 or None], base]).rstrip(".")
-            names = [f"{base}.{alias.name}" for alias in node.names]
-        yield from (name for name in names if name.split(".")[0] == "enresnet")
-
-
-def back_edges(files):
-    """Return the imports that go against the flow, given {module: source}."""
-    found = []
-    for module, source in files.items():
-        here = room_of(module)
-        package = module.rpartition(".")[0]
-        for target in imports_of(source, package):
-            there = room_of(target)
-            if there == here or (there == "" and here == "cli"):
-                continue  # the command line shows the version
-            allowed = here in ROOMS and there in ROOMS[: ROOMS.index(here)]
-            if not allowed:
-                found.append(f"{module} imports {target}")
-    return found
-
-
-def test_imports_flow_one_way():
-    files = {
-        ".".join(["enresnet", *path.relative_to(PACKAGE).with_suffix("").parts]): path.read_text()
-        for path in PACKAGE.rglob("*.py")
-        if path.parent != PACKAGE or path.stem not in ("__init__", "__main__")
-    }
-    assert len(files) > 10
-    assert {room_of(module) for module in files} <= set(ROOMS)
-    assert back_edges(files) == []
-
-
-@pytest.mark.parametrize(
-    ("module", "source"),
-    [
-        ("enresnet.models.registry", "from enresnet.attacks import FGSM"),
-        ("enresnet.models.registry", "def f():\n    import enresnet.attacks.fgsm"),
-        ("enresnet.models.registry", "from ..attacks import fgsm"),
-        ("enresnet.attacks.fgsm", "from enresnet import cli"),
-        ("enresnet.common.checks", "from enresnet.models import noise"),
-        ("enresnet.shed", "from enresnet.models import noise"),
-    ],
-)
-def test_a_back_edge_would_be_found(module, source):
-    assert len(back_edges({module: source})) == 1
-
-
-@pytest.mark.parametrize(
-    ("module", "source"),
-    [
-        ("enresnet.attacks.fgsm", "from enresnet.models.registry import create_model"),
-        ("enresnet.attacks.fgsm", "from .base import Attack"),
-        ("enresnet.attacks.fgsm", "from enresnet import checks\nimport torch"),
-    ],
-)
-def test_a_forward_edge_is_allowed(module, source):
-    assert back_edges({module: source}) == []
 
 
 def test_help_comes_at_once_and_without_torch():
