@@ -1,4 +1,4 @@
-"""The house keeps its order: imports flow one way, help comes at once, README runs."""
+"""What everyone meets first: help comes at once, README runs, documents say what is so."""
 
 import json
 import re
