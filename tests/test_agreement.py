@@ -216,6 +216,7 @@ def _quick(attack):
 
     class Package:
         AutoAttack = Quick
+        __spec__ = pyautoattack.__spec__
 
     import sys
 

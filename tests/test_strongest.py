@@ -37,6 +37,10 @@ def trained():
     return model.eval(), *data.test.batch(slice(96))
 
 
+def same(x):
+    return x
+
+
 class TestSurrogates:
     def test_which_there_are(self):
         ensemble = create_model("en2_resnet8", generator=seeded())
@@ -48,21 +52,21 @@ class TestSurrogates:
             "member 1",
             "member 2",
         ]
-        assert list(surrogates(ensemble, 5, deterministic=False)) == names
+        assert list(surrogates(ensemble, ensemble, 5, deterministic=False)) == names
         plain = create_model("resnet8", generator=seeded())
-        assert list(surrogates(plain, 1, deterministic=True)) == ["itself"]
-        assert list(surrogates(lambda x: x, 5, deterministic=False)) == [
+        assert list(surrogates(plain, plain, 1, deterministic=True)) == ["itself"]
+        assert list(surrogates(same, same, 5, deterministic=False)) == [
             "itself",
             "averaged output",
         ]
         with without_noise(ensemble):
             names = ["itself", "members' losses", "member 1", "member 2"]
-            assert list(surrogates(ensemble, 1, deterministic=True)) == names
+            assert list(surrogates(ensemble, ensemble, 1, deterministic=True)) == names
 
     def test_noise_off(self):
         model = create_model("en1_resnet8", generator=seeded()).eval()
         images, _ = random_problem((2, 3, 16, 16))
-        off = surrogates(model, 5, deterministic=False)["noise off"]
+        off = surrogates(model, model, 5, deterministic=False)["noise off"]
         with torch.no_grad(), off.within():
             assert torch.equal(off.model(images), off.model(images))
         assert all(place.noise > 0 for place in noise_modules(model))
@@ -95,13 +99,14 @@ class TestPlan:
             (lambda x: x, False, RANDOM),
             (ensemble, False, LOUD),
         ):
-            known = surrogates(model, 5, deterministic=deterministic)
+            known = surrogates(model, model, 5, deterministic=deterministic)
             searches = list(searches_of(plan(stages, known), budget=1000, eot=5, targets=9))
             assert {search.loss for search in searches} == {stage.loss for stage in stages}
             spent = sum(search.gradients * search.surrogate.cost for search in searches)
             assert 900 <= spent <= 1000
         names = {
-            stage.name for _, stage in plan(NOISE_OFF, surrogates(ensemble, 5, deterministic=False))
+            stage.name
+            for _, stage in plan(NOISE_OFF, surrogates(ensemble, ensemble, 5, deterministic=False))
         }
         assert {"member 1", "member 2", "members' losses"} <= names
 
@@ -110,7 +115,7 @@ class TestPlan:
     @pytest.mark.parametrize("budget", [100, 1000])
     def test_the_budget_is_used_whatever_else_is_asked_for(self, budget, eot, targets):
         """With few classes none is lost on those that are not there, with much EOT none skipped."""
-        known = surrogates(lambda x: x, min(eot, budget // 100), deterministic=False)
+        known = surrogates(same, same, min(eot, budget // 100), deterministic=False)
         for stages in (RANDOM, LOUD):
             searches = list(
                 searches_of(plan(stages, known), budget=budget, eot=eot, targets=targets)

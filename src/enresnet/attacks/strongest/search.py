@@ -181,7 +181,8 @@ class Strongest(Attack):
         """Try all that follows a gradient; return the images where there is none to trust."""
         batch = worst.batch
         known = surrogates(
-            batch.classifier,
+            batch.classifier.model,
+            batch.classifier.call,
             min(self._averaged, max(1, budget // 100)),
             deterministic=batch.deterministic,
         )

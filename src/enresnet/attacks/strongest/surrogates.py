@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from enresnet.attacks.counting import Classifier
 from enresnet.models import Ensemble, without_noise
 from enresnet.models.frozen import FrozenEnsemble
 from enresnet.models.interface import Model, module_of
@@ -37,9 +36,8 @@ class Surrogate:
     within: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
-def surrogates(classifier: Classifier, eot: int, *, deterministic: bool) -> dict[str, Surrogate]:
-    """Return what can stand in for a classifier's model, by name; ``"itself"`` comes first."""
-    model, call = classifier.model, classifier.call
+def surrogates(model: Model, call: Call, eot: int, *, deterministic: bool) -> dict[str, Surrogate]:
+    """Return what can stand in for a frozen model, by name; ``"itself"`` comes first."""
     found = [Surrogate("itself", model, call, 1, not deterministic)]
     module = module_of(model)
     if module is not None and any(place.noise > 0 for place in noise_modules(module)):
