@@ -1,4 +1,4 @@
-"""The house stands as CONTRIBUTING says: which file may know which, and what a public name tells."""
+"""The house is as CONTRIBUTING says: which file may know which, and what a public name tells."""
 
 import ast
 import importlib
@@ -220,11 +220,8 @@ def sections(text):
 
 def described(section):
     """Return the names that an Args section describes."""
-    return set(re.findall(r"^    \**(\w+)(?:, \w+)*:", section, flags=re.M)) | set(
-        word
-        for line in re.findall(r"^    ([\w*, ]+):", section, flags=re.M)
-        for word in re.split(r"[, *]+", line)
-    )
+    heads = re.findall(r"^    ([\w*, ]+):", section, flags=re.M)
+    return {word for head in heads for word in re.split(r"[, *]+", head)}
 
 
 def takes_tensors(function):
