@@ -223,7 +223,7 @@ class ResNet(nn.Module):
 
         Example::
 
-            wrn34_10 = ResNet.wide(34, 10)
+            wrn16_4 = ResNet.wide(16, 4)
         """
         widths = [width * widen for width in WIDTHS]
         return cls(blocks=wide_resnet_blocks(depth), widths=widths, **options)
