@@ -289,7 +289,7 @@ def _kind(shape: torch.Size, dtype: torch.dtype) -> str:
 
 
 def free_memory() -> float:
-    """Return the bytes of memory that can be had, or infinity where we cannot know."""
+    """Return the bytes of memory that are free; infinity where the system does not say."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         (available,) = (line.split()[1] for line in lines if line.startswith("MemAvailable"))

@@ -142,7 +142,7 @@ class _Holders:
         self._awaited: dict[int, int] = {}  # the thread that each waiting thread waits for
 
     def acquire(self, modules: Sequence[nn.Module]) -> None:
-        """Take all the modules for this thread, when all can be had."""
+        """Take all the modules for this thread, when all are free."""
         here = threading.get_ident()
         with self._changed:
             try:
