@@ -1,5 +1,7 @@
 """Bad input gets an error that names the argument; nothing is computed."""
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from enresnet.attacks import (
     create_attack,
     list_attacks,
 )
+from enresnet.attacks.registry import ATTACKS, AttackOptions
 from problems import SmallNet, every_attack, random_problem
 
 IMAGES, LABELS = random_problem()
@@ -218,6 +221,26 @@ def test_names_come_back(name):
 def test_options_that_contradict_the_name(name, options):
     with pytest.raises(ValueError, match="contradicts the name"):
         create_attack(name, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("fgsm", {"steps": 5}, "steps is not an option of fgsm, which takes epsilon, norm, eot"),
+        ("ifgsm20_l2", {"restarts": 2}, "restarts is not an option of ifgsm20_l2, which takes"),
+        ("pgd20", {"restart": 2}, "restart is not an option of pgd20.*Did you mean restarts"),
+        ("strongest", {"norm": "l2"}, "norm is not an option of strongest, which takes epsilon"),
+        ("autoattack", {"eot": 5}, "eot is not an option of autoattack, which takes epsilon, ver"),
+    ],
+)
+def test_options_that_an_attack_does_not_have(name, options, words):
+    with pytest.raises(TypeError, match=words):
+        create_attack(name, **options)
+
+
+def test_the_type_of_options_names_those_of_all_attacks():
+    taken = {name for kind in ATTACKS.values() for name in inspect.signature(kind).parameters}
+    assert set(AttackOptions.__annotations__) == taken
 
 
 def test_an_attack_at_another_size():

@@ -6,12 +6,12 @@ from torch import nn
 
 from enresnet.models import (
     Ensemble,
+    ResNet,
     canonical_name,
     count_parameters,
     create_model,
     list_models,
     paper_name,
-    resnet,
     without_noise,
 )
 from problems import SmallNet, seeded
@@ -201,6 +201,6 @@ def test_bad_input(build, error, words):
 
 
 def test_any_module_can_be_a_member():
-    model = Ensemble([nn.Sequential(nn.Flatten(), nn.Linear(192, 10)), resnet(8)])
+    model = Ensemble([nn.Sequential(nn.Flatten(), nn.Linear(192, 10)), ResNet.of_depth(8)])
     assert model(IMAGES).shape == (4, 10)
     assert "weights=[0.5, 0.5]" in repr(model)

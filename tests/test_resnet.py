@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from enresnet.models import create_model, resnet, wide_resnet
+from enresnet.models import ResNet, create_model
 from enresnet.models.resnet import BasicBlock, Bottleneck
 from problems import seeded
 
@@ -16,11 +16,11 @@ def millions(model):
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        (resnet(20), 0.27),
-        (resnet(44), 0.66),
-        (resnet(110), 1.73),
-        (wide_resnet(14, 2), 0.69),
-        (resnet(164, block="bottleneck"), 1.70),
+        (ResNet.of_depth(20), 0.27),
+        (ResNet.of_depth(44), 0.66),
+        (ResNet.of_depth(110), 1.73),
+        (ResNet.wide(14, 2), 0.69),
+        (ResNet.of_depth(164, block="bottleneck"), 1.70),
     ],
     ids=["resnet20", "resnet44", "resnet110", "wrn14_2", "resnet164_bottleneck"],
 )
@@ -29,12 +29,12 @@ def test_parameter_counts(model, expected):
 
 
 def test_the_large_network_has_46_2_million():
-    assert round(millions(wide_resnet(34, 10)), 1) == 46.2
+    assert round(millions(ResNet.wide(34, 10)), 1) == 46.2
 
 
 @pytest.mark.parametrize("depth", [8, 20, 26, 32, 44, 56, 110])
 def test_depth_counts_the_weighted_layers_on_the_longest_path(depth):
-    model = resnet(depth)
+    model = ResNet.of_depth(depth)
     convolutions = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
     shortcuts = [m for m in model.modules() if isinstance(m, nn.Conv2d) and m.kernel_size == (1, 1)]
     assert len(convolutions) - len(shortcuts) + 1 == depth  # and the classifier
@@ -43,7 +43,9 @@ def test_depth_counts_the_weighted_layers_on_the_longest_path(depth):
 
 @pytest.mark.parametrize("size", [(8, 8), (9, 13), (28, 28), (32, 32), (64, 48)])
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("make", [lambda **o: resnet(8, **o), lambda **o: resnet(11, **o)])
+@pytest.mark.parametrize(
+    "make", [lambda **o: ResNet.of_depth(8, **o), lambda **o: ResNet.of_depth(11, **o)]
+)
 def test_any_size_and_channels_and_classes(size, channels, make):
     model = make(in_channels=channels, num_classes=7, noise=0.1)
     logits = model(torch.rand(2, channels, *size))
@@ -53,13 +55,13 @@ def test_any_size_and_channels_and_classes(size, channels, make):
 
 
 def test_blocks_follow_the_equation():
-    block = resnet(8, noise=0.0).stages[1][0].eval()
+    block = ResNet.of_depth(8, noise=0.0).stages[1][0].eval()
     assert isinstance(block, BasicBlock)
     x = torch.randn(2, 16, 8, 8, generator=seeded())
     active = torch.relu(block.bn1(x))
     residual = block.conv2(torch.relu(block.bn2(block.conv1(active))))
     torch.testing.assert_close(block(x), block.shortcut(active) + residual)
-    block = resnet(14).stages[0][1].eval()
+    block = ResNet.of_depth(14).stages[0][1].eval()
     assert block.shortcut is None
     x = x.requires_grad_()
     active = torch.relu(block.bn1(x))
@@ -68,7 +70,7 @@ def test_blocks_follow_the_equation():
 
 
 def test_bottlenecks_widen_and_halve_in_the_middle():
-    block = resnet(11).stages[1][0].eval()
+    block = ResNet.of_depth(11).stages[1][0].eval()
     assert isinstance(block, Bottleneck)
     strides = [conv.stride[0] for conv in (block.conv1, block.conv2, block.conv3)]
     assert strides == [1, 2, 1]
@@ -81,16 +83,16 @@ def test_bottlenecks_widen_and_halve_in_the_middle():
 
 
 def test_noise_comes_after_every_block():
-    model = resnet(20, noise=0.1)
+    model = ResNet.of_depth(20, noise=0.1)
     blocks = [block for stage in model.stages for block in stage]
     assert len(blocks) == 9
     assert all(block.noise.noise == 0.1 for block in blocks)
-    assert resnet(29, noise=0.2).config["noise"] == 0.2
-    assert isinstance(resnet(29).stages[0][0], Bottleneck)
+    assert ResNet.of_depth(29, noise=0.2).config["noise"] == 0.2
+    assert isinstance(ResNet.of_depth(29).stages[0][0], Bottleneck)
 
 
 def test_weights_are_drawn_as_he_prescribes():
-    model = wide_resnet(10, 4, generator=seeded())
+    model = ResNet.wide(10, 4, generator=seeded())
     for module in model.modules():
         if isinstance(module, nn.Conv2d) and module.weight.numel() > 5000:
             area = module.kernel_size[0] * module.kernel_size[1]
@@ -100,8 +102,8 @@ def test_weights_are_drawn_as_he_prescribes():
 
 def test_normalisation_happens_inside():
     mean, std = [0.4, 0.5, 0.6], [0.2, 0.3, 0.4]
-    inside = resnet(8, mean=mean, std=std, generator=seeded()).eval()
-    outside = resnet(8, generator=seeded()).eval()
+    inside = ResNet.of_depth(8, mean=mean, std=std, generator=seeded()).eval()
+    outside = ResNet.of_depth(8, generator=seeded()).eval()
     images = torch.rand(2, 3, 8, 8)
     shaped = [torch.tensor(values).view(1, 3, 1, 1) for values in (mean, std)]
     torch.testing.assert_close(inside(images), outside((images - shaped[0]) / shaped[1]))
@@ -123,20 +125,23 @@ def test_generators_repeat_the_weights():
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (lambda: resnet(21), r"6n\+2, or 9n\+2 .*found 21; the nearest are 20 and 26"),
-        (lambda: resnet(29, block="basic"), r"6n\+2, found 29"),
-        (lambda: resnet(26, block="bottleneck"), r"9n\+2, found 26"),
-        (lambda: resnet(2), "found 2"),
-        (lambda: resnet(20, block="dense"), "block must be one of basic, bottleneck"),
-        (lambda: wide_resnet(20, 2), r"6n\+4.*found 20"),
-        (lambda: wide_resnet(4, 2), "found 4"),
-        (lambda: resnet(8, num_classes=1), "num_classes must be at least 2"),
-        (lambda: resnet(8, in_channels=0), "in_channels must be at least 1"),
-        (lambda: resnet(8, mean=[0.5]), "mean must hold 3 numbers"),
-        (lambda: resnet(8, std=[0.5, 0.5, 0]), "std must be"),
-        (lambda: resnet(8)(torch.rand(2, 1, 8, 8)), "images must be N x 3 x H x W.*2 x 1 x 8 x 8"),
-        (lambda: resnet(8)(torch.rand(3, 8, 8)), "images must be N x 3"),
-        (lambda: resnet(8)(torch.rand(2, 3, 8, 7)), "H and W at least 8"),
+        (lambda: ResNet.of_depth(21), r"6n\+2, or 9n\+2 .*found 21; the nearest are 20 and 26"),
+        (lambda: ResNet.of_depth(29, block="basic"), r"6n\+2, found 29"),
+        (lambda: ResNet.of_depth(26, block="bottleneck"), r"9n\+2, found 26"),
+        (lambda: ResNet.of_depth(2), "found 2"),
+        (lambda: ResNet.of_depth(20, block="dense"), "block must be one of basic, bottleneck"),
+        (lambda: ResNet.wide(20, 2), r"6n\+4.*found 20"),
+        (lambda: ResNet.wide(4, 2), "found 4"),
+        (lambda: ResNet.of_depth(8, num_classes=1), "num_classes must be at least 2"),
+        (lambda: ResNet.of_depth(8, in_channels=0), "in_channels must be at least 1"),
+        (lambda: ResNet.of_depth(8, mean=[0.5]), "mean must hold 3 numbers"),
+        (lambda: ResNet.of_depth(8, std=[0.5, 0.5, 0]), "std must be"),
+        (
+            lambda: ResNet.of_depth(8)(torch.rand(2, 1, 8, 8)),
+            "images must be N x 3 x H x W.*2 x 1 x 8 x 8",
+        ),
+        (lambda: ResNet.of_depth(8)(torch.rand(3, 8, 8)), "images must be N x 3"),
+        (lambda: ResNet.of_depth(8)(torch.rand(2, 3, 8, 7)), "H and W at least 8"),
     ],
 )
 def test_bad_input(build, words):
@@ -146,4 +151,4 @@ def test_bad_input(build, words):
 
 def test_integer_images():
     with pytest.raises(TypeError, match="images must be floating point"):
-        resnet(8)(torch.ones(2, 3, 8, 8, dtype=torch.uint8))
+        ResNet.of_depth(8)(torch.ones(2, 3, 8, 8, dtype=torch.uint8))

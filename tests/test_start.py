@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import enresnet
 from enresnet.cli import COMMANDS
 from enresnet.training import Recipe, Run, RunConfig
 from enresnet.training.checkpoint import write_checkpoint
@@ -103,3 +104,10 @@ def test_files_are_attributes_of_their_package():
         "import enresnet\nprint(enresnet.attacks.geometry.__name__, enresnet.common.text.__name__)"
     )
     assert fresh(code)[0] == "enresnet.attacks.geometry enresnet.common.text\n"
+
+
+def test_rooms_are_attributes_of_the_front_door():
+    rooms = ["data", "models", "attacks", "evaluation", "training", "pde", "report"]
+    code = f"import enresnet\nprint(*(getattr(enresnet, room).__name__ for room in {rooms}))"
+    assert fresh(code)[0].split() == [f"enresnet.{room}" for room in rooms]
+    assert {*rooms, "frozen"} <= set(dir(enresnet))

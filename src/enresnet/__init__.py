@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from enresnet.models import set_noise as set_noise
     from enresnet.models import using_noise as using_noise
     from enresnet.models import without_noise as without_noise
+    from enresnet.models.frozen import frozen as frozen
 
 __all__ = load_on_first_use(
     __name__,
@@ -35,6 +36,7 @@ __all__ = load_on_first_use(
         "evaluation": "Evaluation diagnose evaluate transfer transfer_matrix",
         "models": "Ensemble NoiseInjection create_model inject_noise list_models list_pretrained "
         "load_model save_model seed_noise set_noise using_noise without_noise",
+        "models.frozen": "frozen",
     },
 )
 

@@ -34,6 +34,6 @@ __all__ = load_on_first_use(
         "pgd": "PGD",
         "random_noise": "RandomNoise",
         "square": "Square",
-        "strongest": "Strongest",
+        "strongest.search": "Strongest",
     },
 )

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -30,16 +30,41 @@ from enresnet.attacks.worst_so_far import WorstSoFar
 from enresnet.common import checks
 
 APGDLoss = Literal["ce", "dlr", "targeted_dlr"]
-LOSSES = ("ce", "dlr", "targeted_dlr")
+LOSSES: tuple[APGDLoss, ...] = get_args(APGDLoss)
 MOMENTUM = 0.75
 PATIENCE = 0.75  # the share of steps that must raise the loss
 
 
 class APGD(Attack):
-    """PGD that chooses its steps, with cross-entropy or the difference-of-logits ratio.
+    """PGD with momentum whose step size adapts: it starts at twice epsilon and halves on stalls.
 
-    ``loss="targeted_dlr"`` pulls each example in turn towards its ``targets`` likeliest other
-    classes and keeps the worst result; ``restarts`` counts random starts for each.
+    Losses and successes are means over the ``eot`` draws of each gradient. The result is the point
+    of the search that fools the model in the largest share of draws, and among equals has the
+    highest mean loss.
+
+    Args:
+        epsilon: The radius of the ball, in units of the image's range [0, 1]; 8/255 in linf and 0.5
+            in l2 by default.
+        steps: The number of steps from each start; 100 by default.
+        loss: What is raised: ``"ce"``, cross-entropy (the default); ``"dlr"``, the
+            difference-of-logits ratio; or ``"targeted_dlr"``, which is raised towards each of the
+            likeliest other classes in turn and keeps the worst result.
+        targets: The number of those classes, for ``"targeted_dlr"``; 9 by default.
+        restarts: The number of random starts, for each class; 1 by default.
+        norm: The ball: ``"linf"`` (the default) or ``"l2"``.
+        eot: Draws of the model's noise that every gradient averages; 1 by default, None leaves it
+            to the model.
+        precision: Of the gradients: ``"32"``, ``"bf16"``, or ``"auto"`` (the default), which is
+            bfloat16 for networks of this package on hardware that computes in it.
+        generator: Draws the starts. By default it starts from the system's entropy.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of range or unknown, or ``epsilon`` is above 1 in linf.
+
+    Example::
+
+        attacked = APGD(steps=100, loss="dlr")(model, images, labels)
     """
 
     random = True

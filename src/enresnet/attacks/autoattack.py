@@ -9,7 +9,7 @@ hands back clean, so that on those the second figure is that of clean images.
 from __future__ import annotations
 
 import importlib.util
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -20,23 +20,44 @@ from enresnet.attacks.geometry import BALLS
 from enresnet.attacks.ifgsm import check_epsilon
 from enresnet.common import checks
 
-VERSIONS = ("standard", "rand")
+Version = Literal["standard", "rand"]
+VERSIONS: tuple[Version, ...] = get_args(Version)
 FEWEST_CLASSES = {"standard": 4, "rand": 3}  # its losses look at so many logits
 # Forward passes of an image that survives: APGD, targeted APGD, FAB, Square; or APGD twice, EOT-20.
 _PASSES = {"standard": 100 + 900 + 2700 + 5000, "rand": 2 * 100 * 20}
 
 
 class AutoAttack(Attack):
-    """``version="standard"`` for deterministic models, ``"rand"`` (EOT-20) for randomised ones.
+    """Runs the authors' AutoAttack, in linf, through the package pyautoattack.
 
-    In linf. Needs the package pyautoattack (``pip install 'enresnet[autoattack]'``).
+    Install it with ``pip install 'enresnet[autoattack]'``. AutoAttack counts an image as broken as
+    soon as one prediction is wrong, which overstates its success against a randomised model. What
+    it says it could not break is in ``claimed`` of the :class:`AttackResult`. Images that it could
+    not break come back clean.
+
+    Args:
+        epsilon: The largest change of a pixel, in units of the image's range [0, 1]; 8/255 by
+            default.
+        version: ``"standard"`` for deterministic models (the default), or ``"rand"``, which
+            averages gradients over 20 draws, for randomised ones.
+        generator: Draws the seed of each batch. By default it starts from the system's entropy.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of range or unknown. The call raises it too, if pyautoattack
+            is not installed or the model has fewer than 4 classes (3 for ``"rand"``).
+
+    Example::
+
+        attack = AutoAttack(epsilon=8 / 255, version="rand")
+        print(attack.name, attack.passes)  # the call needs pyautoattack
     """
 
     def __init__(
         self,
         *,
         epsilon: float | None = None,
-        version: Literal["standard", "rand"] = "standard",
+        version: Version = "standard",
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(generator=generator)

@@ -7,7 +7,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import torch
 from torch import Tensor
@@ -28,36 +28,76 @@ from enresnet.models.interface import Model, device_of
 
 Goal = Literal["untargeted", "targeted", "runner_up"]
 ChosenTargets = Literal["random", "least_likely", "runner_up", "all"]
-GOALS = ("untargeted", "targeted", "runner_up")
-TARGETS = ("random", "least_likely", "runner_up", "all")
+GOALS: tuple[Goal, ...] = get_args(Goal)
+TARGETS: tuple[ChosenTargets, ...] = get_args(ChosenTargets)
 OTHERS = 9  # classes but the label, for the progress: how many there are only the model knows
 
 
 @dataclass(frozen=True)
 class AttackResult:
-    """What a call of an attack found, and what it cost."""
+    """The attacked images of :meth:`Attack.run`, and what they cost.
 
-    images: Tensor  # as those given
-    gradients: int  # evaluated, of single images
-    evaluations: int  # forward passes of single images, those of the gradients among them
-    claimed: Tensor | None = None  # which images another package says it could not break
+    Attributes:
+        images: The attacked images, in the shape, type and device of those given.
+        gradients: Gradients evaluated, counted in single images.
+        evaluations: Forward passes, counted in single images; those of the gradients are included.
+        claimed: For :class:`AutoAttack`, which images it says it could not break, one boolean an
+            image; None for other attacks.
+
+    Example::
+
+        result = IFGSM(steps=5).run(model, images, labels)
+        print(result.evaluations / len(images))  # 5.0
+    """
+
+    images: Tensor
+    gradients: int
+    evaluations: int
+    claimed: Tensor | None = None
 
 
 class Attack(ABC):
-    """A way to change images so that a model gets them wrong.
+    """Base class of all attacks: changes images so that a model gets them wrong.
 
-    An attack sees nothing but a callable from images in [0, 1] to logits, which it runs in
-    evaluation mode and leaves as it was. ``eot`` is the number of draws of the model's own noise
-    over which every gradient and every judgement is averaged: 1 suits a deterministic model, the
-    paper uses 5 for its ensembles, and None leaves it to the model: 1 for one that always answers
-    the same, else 5. ``goal`` says what counts as success: ``"untargeted"``, any class but the
-    label; ``"targeted"``, the class given as target; ``"runner_up"``, the class that comes first on
-    the clean image if the label is left out.
+    An attack sees only a callable from images in [0, 1] to logits. It runs a module in evaluation
+    mode and leaves it as it was. A subclass defines ``name``, ``forward_passes`` and ``perturb``.
 
-    The targets of a targeted attack are given in the call, or chosen as ``targets`` says:
-    ``"random"``, one of the other classes, drawn from ``generator``; ``"least_likely"`` and
-    ``"runner_up"``, the last and the first of them on the clean image; ``"all"``, each in turn, of
-    which the worst result for each example is kept.
+    Args:
+        eot: Draws of the model's own noise that every gradient and judgement averages (expectation
+            over transformation). 1, the default, suits a deterministic model; the paper uses 5 for
+            its ensembles. None leaves it to the model: 1 if it always answers the same, else 5.
+        goal: What counts as success: ``"untargeted"``, any class but the label (the default);
+            ``"targeted"``, the target class; ``"runner_up"``, the class other than the label that
+            the model ranks first on the clean image.
+        targets: How a targeted attack chooses its targets, where the call does not give them:
+            ``"random"``, one of the other classes; ``"least_likely"`` and ``"runner_up"``, the last
+            and the first of them on the clean image; ``"all"``, each in turn, and the worst result
+            is kept.
+        generator: Draws random starts and random targets. By default it starts from the system's
+            entropy; torch's global generator is never used.
+
+    Shape:
+        - images: N x C x H x W, or N x ... for attacks without a notion of pixels
+        - labels, targets: N
+        - result of a call: as images
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: ``eot`` is below 1, ``goal`` or ``targets`` is unknown, or ``targets`` are
+            chosen for a goal other than ``"targeted"``.
+
+    Example::
+
+        class Negative(Attack):
+            name = "negative"
+
+            def forward_passes(self):
+                return 0
+
+            def perturb(self, batch):
+                return 1 - batch.images
+
+        attacked = Negative()(model, images, labels)
     """
 
     precision: Precision = "32"  # of gradients; see precision.py

@@ -9,7 +9,7 @@ For a target t the margin turns round: max over i != t of Z(x')_i - Z(x')_t. Fif
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from enresnet.attacks.ifgsm import with_suffixes
 from enresnet.common import checks
 
 Space = Literal["tanh", "pixel"]
-SPACES = ("tanh", "pixel")
+SPACES: tuple[Space, ...] = get_args(Space)
 
 # Where the tanh is flat, at black and white, a pixel would never move. Pixels nearer to them than
 # this use the tanh's slope at this distance instead.
@@ -32,13 +32,36 @@ LARGEST_GRADIENT, LARGEST_STEP = 1e15, 1e30
 
 
 class CarliniWagner(Attack):
-    """Adam on the size of the change plus c times the margin, in tanh or in pixel space.
+    """Minimises the size of the perturbation plus c times the margin with Adam, in linf.
 
-    Of all the points visited, the one kept for each example fools the model in the largest share
-    of ``eot`` draws; among equals it has the smallest hinge term (so a point still too weak is
-    the nearest to success, and one beyond the confidence ``kappa`` counts no further), and then
-    the smallest perturbation. The perturbation is small because it is minimised; no bound is
-    enforced but [0, 1].
+    There is no epsilon: the perturbation is small because it is minimised, and only [0, 1] bounds
+    the images. The result is the best point of the search for each example. It fools the model in
+    the largest share of ``eot`` draws; among equals it has the smallest hinge term, and then the
+    smallest perturbation. So a failed example gets the point nearest to success, and a margin below
+    ``-kappa`` counts as ``-kappa``.
+
+    Args:
+        c: The weight of the margin against the size of the perturbation; 10 by default.
+        kappa: The confidence, in logits, by which the wrong class should lead; 0 by default.
+        steps: Steps of Adam; 50 by default.
+        step_size: The rate of Adam, in units of the space below; 6e-4 by default.
+        space: ``"tanh"`` moves u in x' = (tanh u + 1) / 2 (the default), ``"pixel"`` moves the
+            pixels themselves, which go about twice as far.
+        eot: Draws of the model's noise behind every gradient and judgement; 1 by default, None
+            leaves it to the model.
+        goal: What counts as success: ``"untargeted"`` (the default), ``"targeted"`` or
+            ``"runner_up"``; see :class:`Attack`.
+        targets: How targets of a targeted attack are chosen; see :class:`Attack`.
+        generator: Draws random targets. By default it starts from the system's entropy.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of range or unknown.
+
+    Example::
+
+        attack = CarliniWagner(c=10, steps=50, space="pixel")
+        attacked = attack(model, images, labels)
     """
 
     def __init__(

@@ -14,7 +14,29 @@ from enresnet.attacks.precision import Precision
 
 
 class FGSM(IFGSM):
-    """One step of full length along the sign of the gradient, in l2 along its direction."""
+    """Takes one step of length epsilon: along the gradient's sign in linf, its direction in l2.
+
+    Args:
+        epsilon: The radius of the ball, in units of the image's range [0, 1]; 8/255 in linf and 0.5
+            in l2 by default.
+        norm: The ball: ``"linf"`` (the default) or ``"l2"``.
+        eot: Draws of the model's noise that every gradient averages; 1 by default, None leaves it
+            to the model.
+        goal: What counts as success: ``"untargeted"`` (the default), ``"targeted"`` or
+            ``"runner_up"``; see :class:`Attack`.
+        targets: How targets of a targeted attack are chosen; see :class:`Attack`.
+        precision: Of the gradients: ``"32"``, ``"bf16"``, or ``"auto"`` (the default), which is
+            bfloat16 for networks of this package on hardware that computes in it.
+        generator: Draws random targets. By default it starts from the system's entropy.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of range or unknown, or ``epsilon`` is above 1 in linf.
+
+    Example::
+
+        attacked = FGSM(epsilon=8 / 255)(model, images, labels)
+    """
 
     def __init__(
         self,

@@ -19,13 +19,33 @@ DEFAULT_EPSILON = {"linf": 8 / 255, "l2": 0.5}
 
 
 class IFGSM(Attack):
-    """Steps along the gradient inside the epsilon ball, starting from the image itself.
+    """Takes steps along the gradient inside the epsilon ball, from the image itself.
 
-    ``epsilon`` and ``step_size`` are in units of the image's range [0, 1]; the paper's 8/255 and
-    2/255 are the defaults, and another epsilon brings a step of a quarter of it. ``norm="l2"``
-    steps along the normalised gradient inside the Euclidean ball, of radius 0.5 by default.
-    ``precision`` is that of the gradients: ``"32"``, ``"bf16"``, or ``"auto"``, which is bfloat16
-    for our own networks on hardware that computes in it.
+    In linf a step follows the gradient's sign, in l2 the normalised gradient.
+
+    Args:
+        epsilon: The radius of the ball, in units of the image's range [0, 1]; 8/255 in linf and 0.5
+            in l2 by default.
+        step_size: The length of a step, in the same unit; a quarter of epsilon by default, which is
+            the paper's 2/255 at 8/255.
+        steps: The number of steps; 20 by default.
+        norm: The ball: ``"linf"`` (the default) or ``"l2"``.
+        eot: Draws of the model's noise that every gradient averages; 1 by default, None leaves it
+            to the model.
+        goal: What counts as success: ``"untargeted"`` (the default), ``"targeted"`` or
+            ``"runner_up"``; see :class:`Attack`.
+        targets: How targets of a targeted attack are chosen; see :class:`Attack`.
+        precision: Of the gradients: ``"32"``, ``"bf16"``, or ``"auto"`` (the default), which is
+            bfloat16 for networks of this package on hardware that computes in it.
+        generator: Draws random targets. By default it starts from the system's entropy.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of range or unknown, or ``epsilon`` is above 1 in linf.
+
+    Example::
+
+        attacked = IFGSM(epsilon=8 / 255, steps=20, eot=5)(model, images, labels)
     """
 
     def __init__(

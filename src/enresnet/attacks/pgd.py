@@ -22,13 +22,37 @@ from enresnet.common import checks
 
 
 class PGD(IFGSM):
-    """IFGSM from random starts, of which the worst result for each example is kept.
+    """Runs IFGSM from random points of the ball and keeps the worst result of each example.
 
-    Worst is what fools the model in the largest share of ``eot`` draws, and among equals what has
-    the highest mean loss; what fools a network of ours that has no noise is not started again. The
-    first start does not depend on the number of restarts, so more of them, from the same generator,
-    never give a weaker attack on a deterministic model. Starts come from ``generator``, or from the
-    system's entropy, never from torch's global generator.
+    The worst result fools the model in the largest share of ``eot`` draws; among equals it has the
+    highest mean loss. A network of this package without noise is not attacked again on images that
+    it gets wrong. The first start does not depend on the number of restarts: with the same seed,
+    more restarts never weaken the attack on a deterministic model.
+
+    Args:
+        epsilon: The radius of the ball, in units of the image's range [0, 1]; 8/255 in linf and 0.5
+            in l2 by default.
+        step_size: The length of a step, in the same unit; a quarter of epsilon by default.
+        steps: The number of steps from each start; 20 by default.
+        restarts: The number of random starts; 1 by default.
+        norm: The ball: ``"linf"`` (the default) or ``"l2"``.
+        eot: Draws of the model's noise that every gradient averages; 1 by default, None leaves it
+            to the model.
+        goal: What counts as success: ``"untargeted"`` (the default), ``"targeted"`` or
+            ``"runner_up"``; see :class:`Attack`.
+        targets: How targets of a targeted attack are chosen; see :class:`Attack`.
+        precision: Of the gradients: ``"32"``, ``"bf16"``, or ``"auto"`` (the default), which is
+            bfloat16 for networks of this package on hardware that computes in it.
+        generator: Draws the starts and random targets. By default it starts from the system's
+            entropy.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of range or unknown, or ``epsilon`` is above 1 in linf.
+
+    Example::
+
+        attacked = PGD(steps=50, restarts=5)(model, images, labels)
     """
 
     random = True

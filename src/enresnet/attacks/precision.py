@@ -8,7 +8,7 @@ left alone unless told.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from enresnet.attacks.known_networks import our_network
 from enresnet.models.interface import Model
 
 Precision = Literal["auto", "32", "bf16"]
-PRECISIONS = ("auto", "32", "bf16")
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 
 def wants_bfloat16(model: Model, images: Tensor, precision: str) -> bool:

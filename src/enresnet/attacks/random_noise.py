@@ -19,7 +19,31 @@ from enresnet.common import checks
 
 
 class RandomNoise(Attack):
-    """A random point of the ball, the worst of several draws, without any gradient."""
+    """Returns a random point of the ball, or the worst of several, without gradients.
+
+    Every other attack should do better than this.
+
+    Args:
+        epsilon: The radius of the ball, in units of the image's range [0, 1]; 8/255 in linf and 0.5
+            in l2 by default.
+        restarts: The number of points, of which the worst is kept; 1 by default.
+        norm: The ball: ``"linf"`` (the default) or ``"l2"``.
+        eot: Draws of the model's noise that the judgement of a point averages; 1 by default, None
+            leaves it to the model.
+        goal: What counts as success: ``"untargeted"`` (the default), ``"targeted"`` or
+            ``"runner_up"``; see :class:`Attack`.
+        targets: How targets of a targeted attack are chosen; see :class:`Attack`.
+        generator: Draws the points and random targets. By default it starts from the system's
+            entropy.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of range or unknown, or ``epsilon`` is above 1 in linf.
+
+    Example::
+
+        attacked = RandomNoise(epsilon=8 / 255, restarts=10)(model, images, labels)
+    """
 
     random = True
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, TypedDict, Unpack
 
-from enresnet.attacks.apgd import APGD
-from enresnet.attacks.autoattack import AutoAttack, check_installed
-from enresnet.attacks.base import TARGETS, Attack
-from enresnet.attacks.carlini_wagner import CarliniWagner
+import torch
+
+from enresnet.attacks.apgd import APGD, APGDLoss
+from enresnet.attacks.autoattack import AutoAttack, Version, check_installed
+from enresnet.attacks.base import TARGETS, Attack, ChosenTargets, Goal
+from enresnet.attacks.carlini_wagner import CarliniWagner, Space
 from enresnet.attacks.fgsm import FGSM
+from enresnet.attacks.geometry import Norm
 from enresnet.attacks.ifgsm import DEFAULT_EPSILON, IFGSM
 from enresnet.attacks.pgd import PGD
+from enresnet.attacks.precision import Precision
 from enresnet.attacks.random_noise import RandomNoise
 from enresnet.attacks.square import Square
 from enresnet.attacks.strongest.search import Strongest
@@ -61,12 +66,53 @@ _NAME = re.compile(
 )
 
 
-def create_attack(name: str, **options: Any) -> Attack:
+class AttackOptions(TypedDict, total=False):
+    """The options of all attacks; each attack takes those of its own constructor."""
+
+    epsilon: float | None
+    step_size: float | None
+    steps: int
+    restarts: int
+    budget: int
+    share: float
+    c: float
+    kappa: float
+    space: Space
+    loss: APGDLoss
+    version: Version
+    norm: Norm
+    eot: int | None
+    goal: Goal
+    targets: ChosenTargets | int | None
+    precision: Precision
+    generator: torch.Generator | None
+
+
+def create_attack(name: str, **options: Unpack[AttackOptions]) -> Attack:
     """Return the attack called ``name``, such as ifgsm20 or pgd50_l2_targeted_random.
 
-    A name means the same attack here and on the command line: over how many draws of its noise a
-    gradient is averaged is decided by the model (``eot=None``: 1 for a model that always answers
-    the same, else 5), unless ``eot`` says so.
+    The model decides over how many draws of its noise a gradient is averaged, unless ``eot`` says
+    so: 1 if it always answers the same, else 5. AutoAttack has its own number. The command line
+    means the same attack by the same name.
+
+    Args:
+        name: One of :func:`list_attacks`. Any number of steps may follow ifgsm, pgd, apgd, cw and
+            square. ``_runner_up`` or ``_targeted`` may follow the whole, and after ``_targeted``
+            how targets are chosen: ``_random``, ``_least_likely``, ``_runner_up`` or ``_all``.
+        **options: Arguments of the attack's constructor, such as ``epsilon`` or ``eot``.
+
+    Returns:
+        The attack.
+
+    Raises:
+        TypeError: The attack has no such option, or an option has the wrong type.
+        ValueError: The name is unknown (the error names near matches), or an option is out of range
+            or contradicts the name.
+
+    Example::
+
+        attack = create_attack("pgd50_l2", epsilon=0.25, restarts=2)
+        attacked = attack(model, images, labels)
     """
     match = _NAME.fullmatch(name) if isinstance(name, str) else None
     kind = "" if match is None else match["attack"].rstrip("0123456789").removesuffix("_rand")
@@ -92,11 +138,24 @@ def create_attack(name: str, **options: Any) -> Attack:
         named["goal"] = "targeted" if match["goal"].startswith("_targeted") else "runner_up"
     if match["targets"]:
         named["targets"] = match["targets"][1:]
+    given: dict[str, Any] = {**options}
+    _check_options(name, kind, given)
     for key, value in named.items():
-        if options.get(key, value) != value:
-            raise ValueError(f"{key}={options[key]!r} contradicts the name {name!r}")
+        if given.get(key, value) != value:
+            raise ValueError(f"{key}={given[key]!r} contradicts the name {name!r}")
     usual: dict[str, Any] = {} if kind == "autoattack" else {"eot": None}  # it has its own
-    return ATTACKS[kind](**{**usual, **options, **named})
+    return ATTACKS[kind](**{**usual, **given, **named})
+
+
+def _check_options(name: str, kind: str, options: Collection[str]) -> None:
+    """Raise for the first option that an attack does not have."""
+    known = list(inspect.signature(ATTACKS[kind]).parameters)
+    for option in options:
+        if option not in known:
+            raise TypeError(
+                f"{option} is not an option of {name}, which takes {', '.join(known)}"
+                + checks.did_you_mean(option, known)
+            )
 
 
 def _fits(match: re.Match[str], kind: str) -> bool:
@@ -110,7 +169,15 @@ def _fits(match: re.Match[str], kind: str) -> bool:
 
 
 def list_attacks() -> list[str]:
-    """Return the names of the attacks with the paper's settings, and their l2 versions."""
+    """Return the names of the attacks that :func:`create_attack` knows, with usual settings.
+
+    Returns:
+        The names; any number of steps may take the place of those in them.
+
+    Example::
+
+        print(list_attacks())  # ['fgsm', 'ifgsm20', ...]
+    """
     return list(LISTED)
 
 
@@ -121,18 +188,42 @@ def attack_at(
     eot: int | None = None,
     seed: int | None = None,
     budget: int | None = None,
-    targets: str | None = None,
+    targets: ChosenTargets | None = None,
     restarts: int | None = None,
     epsilon_l2: float | None = None,
 ) -> Attack:
     """Return the attack called ``name`` for perturbations of about ``epsilon`` in linf.
 
-    Carlini and Wagner's has no epsilon: its step is scaled, so that it can go as far as the
-    paper's goes at 8/255. An l2 attack takes ``epsilon_l2``, by default its own radius. ``seed``
-    fixes random starts and targets, ``eot=None`` leaves the number of draws to the model,
-    ``budget`` is for the strongest, ``targets`` for those whose name ends in _targeted.
+    Unlike :func:`create_attack` it gives attacks of different kinds comparable sizes, and ignores
+    a budget or targets that the attack does not have.
+
+    Args:
+        name: As in :func:`create_attack`.
+        epsilon: The largest change of a pixel, in units of the image's range [0, 1]; 8/255 by
+            default. Carlini and Wagner's attack has no epsilon: its step size grows in proportion,
+            from the paper's at 8/255.
+        eot: Draws of the model's noise that a gradient averages; by default the model decides.
+            Not for AutoAttack, which has its own number.
+        seed: Fixes random starts and targets; by default they start from the system's entropy.
+        budget: Gradient evaluations an image, for ``"strongest"``; 1000 by default.
+        targets: How targets are chosen, for names that contain ``_targeted``.
+        restarts: Random starts, for pgd, apgd and noise; 1 by default.
+        epsilon_l2: The radius of attacks in l2; 0.5 by default.
+
+    Returns:
+        The attack.
+
+    Raises:
+        TypeError: An option has the wrong type, or the attack has no restarts.
+        ValueError: The name is unknown (the error names near matches), an option is out of range or
+            contradicts the name, or AutoAttack is not installed.
+
+    Example::
+
+        names = ("fgsm", "ifgsm20", "cw")
+        attacks = [attack_at(name, 4 / 255, seed=0) for name in names]
     """
-    options: dict[str, Any] = {"eot": eot}
+    options: AttackOptions = {"eot": eot}
     if name.startswith("autoattack"):  # it has a number of draws of its own
         check_installed()
         options = {}

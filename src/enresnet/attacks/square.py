@@ -35,10 +35,32 @@ LOOKS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 class Square(Attack):
-    """Random search over squares of pixels at the border of the cube, in linf.
+    """Searches at random, without gradients, over squares of pixels changed by epsilon, in linf.
 
-    ``share`` is the share of pixels that the first squares take. Examples that fool the model in
-    all draws, of a randomised one in 20 more besides, are left as they are.
+    The search of an example ends when it fools the model in all ``eot`` draws, and a randomised
+    model in 20 fresh draws as well. Images must be N x C x H x W.
+
+    Args:
+        epsilon: The largest change of a pixel, in units of the image's range [0, 1]; 8/255 by
+            default.
+        steps: The number of squares tried; 1000 by default.
+        share: The share of an image's pixels in the first squares, from 0 to 1; 0.8 by default. It
+            is halved nine times during the search.
+        eot: Draws of the model's noise that every comparison averages; 1 by default, None leaves it
+            to the model.
+        goal: What counts as success: ``"untargeted"`` (the default), ``"targeted"`` or
+            ``"runner_up"``; see :class:`Attack`.
+        targets: How targets of a targeted attack are chosen; see :class:`Attack`.
+        generator: Draws the squares and random targets. By default it starts from the system's
+            entropy.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of range or unknown, or ``epsilon`` is above 1 in linf.
+
+    Example::
+
+        attacked = Square(steps=200)(model, images, labels)
     """
 
     random = True

@@ -72,12 +72,13 @@ def _one(
 ) -> Chosen:
     if restarts is not None and _has_restarts(name):
         options = {**options, "restarts": restarts}
+    options = {**options, "targets": targets}
     if "_l2" not in name:
         own = usual if radius is None else radius
-        attack = attacks.attack_at(name, own, targets=targets, **options)
+        attack = attacks.attack_at(name, own, **options)
         name = attack.name  # it says which targets
         return Chosen(f"{name} at {brief(own)}" if several else name, attack, own, name)
-    attack = attacks.attack_at(name, usual, epsilon_l2=radius, targets=targets, **options)
+    attack = attacks.attack_at(name, usual, epsilon_l2=radius, **options)
     name = attack.name
     if radius not in (None, attacks.DEFAULT_EPSILON["l2"]):
         name += f" at {brief(radius)}"

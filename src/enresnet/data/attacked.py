@@ -12,7 +12,7 @@ import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -30,15 +30,39 @@ from enresnet.data.images import Images, from_dataset
 
 ABOUT = "set.json"
 FORMAT = "enresnet-adversarial-set-1"
-KINDS = ("float32", "png")
+SetKind = Literal["float32", "png"]
+"""How a set keeps its images: as they are, or rounded to 8 bits."""
+
+KINDS: tuple[SetKind, ...] = get_args(SetKind)
 LEVELS = 255
 
 
 class AdversarialSet:
-    """A set that is being written.
+    """Writes a set of attacked images to a folder, batch by batch.
 
-    ``about`` tells what made it; ``count`` in it is the number of images of the whole. ``epsilon``
-    is the radius that rounding to 8 bits must stay within.
+    Nothing is written before the first batch. A set that was interrupted goes on with the same
+    arguments: :meth:`has` says which batches are there. :func:`load_adversarial_set` reads it.
+
+    Args:
+        folder: Where the set goes; absent, empty, or the same set begun earlier.
+        classes: The names of the classes, in the order of the labels.
+        about: What made the set, as plain JSON: ``attack``, ``model`` and what else there is to
+            say. ``count`` is the number of images of the whole set, by which it is checked.
+        kind: ``"float32"`` keeps the images as they are, in safetensors files (the default);
+            ``"png"`` rounds them to 8 bits, inside the ball.
+        epsilon: The radius that rounding must stay within, in units of the image's range [0, 1]. By
+            default a pixel may go half a level further than the attack did.
+        norm: The norm of that radius: ``"linf"`` (the default) or ``"l2"``.
+
+    Raises:
+        FileExistsError: The folder holds something else, or a set made otherwise.
+        ValueError: ``kind`` is unknown, or the folder's ``set.json`` is damaged.
+
+    Example::
+
+        about = {"attack": "ifgsm20", "model": "resnet8", "count": len(images)}
+        new = AdversarialSet(Path("attacked"), classes=("cat", "dog"), about=about)
+        new.write(0, IFGSM()(model, images, labels), labels, images)
     """
 
     def __init__(
@@ -47,9 +71,9 @@ class AdversarialSet:
         *,
         classes: Sequence[str],
         about: dict[str, Any],
-        kind: str = "float32",
+        kind: SetKind = "float32",
         epsilon: float | None = None,
-        norm: str = "linf",
+        norm: Literal["linf", "l2"] = "linf",
     ) -> None:
         self.folder, self._kind = folder, checks.choice("kind", kind, KINDS)
         self._epsilon, self._norm = epsilon, norm
@@ -170,12 +194,40 @@ _TOO_SMALL = (
 
 
 def is_adversarial_set(folder: Path) -> bool:
-    """Return whether a folder holds a set of attacked images."""
+    """Return whether a folder holds a set of attacked images.
+
+    Args:
+        folder: Any path.
+
+    Returns:
+        True if there is a ``set.json`` in it; its content is not checked.
+
+    Example::
+
+        is_adversarial_set(Path("attacked"))
+    """
     return (folder / ABOUT).is_file()
 
 
 def load_adversarial_set(folder: Path, *, limit: int | None = None) -> Images:
-    """Return the images of a set, in their order."""
+    """Return the images of a set of attacked images, in their order.
+
+    Args:
+        folder: The folder of an :class:`AdversarialSet`.
+        limit: The most images to read; all by default.
+
+    Returns:
+        The images: float32, or uint8 for a set of PNG files.
+
+    Raises:
+        FileNotFoundError: The folder holds no such set, or no images yet.
+        ValueError: The set is not whole, damaged, or does not match its ``set.json``.
+
+    Example::
+
+        attacked = load_adversarial_set(Path("attacked"))
+        pixels, numbers = attacked.batch(slice(0, 100))
+    """
     about = describe_adversarial_set(folder)
     dataset = _Shards(folder) if about["kind"] == "float32" else _Pictures(folder)
     count = about.get("count", len(dataset))
@@ -202,7 +254,22 @@ def _not_whole(folder: Path, first: int, last: int) -> ValueError:
 
 
 def describe_adversarial_set(folder: Path) -> dict[str, Any]:
-    """Return what made a set."""
+    """Return what made a set of attacked images: the content of its ``set.json``, checked.
+
+    Args:
+        folder: The folder of an :class:`AdversarialSet`.
+
+    Returns:
+        At least ``format``, ``kind``, ``classes``, ``attack`` and ``model``.
+
+    Raises:
+        FileNotFoundError: The folder holds no such set.
+        ValueError: ``set.json`` is damaged or of another format.
+
+    Example::
+
+        print(describe_adversarial_set(Path("attacked"))["attack"])
+    """
     path = folder / ABOUT
     if not path.exists():
         raise FileNotFoundError(f"{folder} is no set of attacked images: no {ABOUT}")

@@ -15,7 +15,27 @@ from enresnet.common import checks
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Shift each image by up to ``pad`` pixels a side, zeros coming in, and mirror half of them."""
+    """Shifts and mirrors each image of a batch at random: the standard augmentation of CIFAR.
+
+    Attributes:
+        pad: The largest shift in each direction, in pixels; 4 by default. Zeros fill what a shift
+            leaves empty.
+        flip: Whether half of the images, chosen at random, are mirrored left to right; True by
+            default.
+
+    Shape:
+        - pixels: N x C x H x W, of any type
+        - result: as pixels
+
+    Raises:
+        TypeError: ``pad`` is not an integer.
+        ValueError: ``pad`` is negative.
+
+    Example::
+
+        augment = Augmentation(pad=4, flip=True)
+        augmented = augment(images, torch.Generator().manual_seed(0))
+    """
 
     pad: int = 4
     flip: bool = True
@@ -24,7 +44,7 @@ class Augmentation:
         checks.integer("pad", self.pad, low=0)
 
     def __call__(self, pixels: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the images N x C x H x W, each moved in its own way."""
+        """Return the images, each shifted and mirrored by draws from ``generator``."""
         count, channels, height, width = pixels.shape
         if self.pad == 0 and not self.flip:
             return pixels

@@ -137,7 +137,7 @@ def load_cifar(spec: Cifar, *, source: Path | None = None) -> tuple[Images, Imag
 
 
 def fetch(spec: Cifar, *, source: Path | None = None) -> Arrays:
-    """Return the verified arrays from ``source``, or else from wherever they can be had."""
+    """Return the verified arrays from ``source``, or else from the first place that has them."""
     if source is not None:
         return verified(spec, _from_source(spec, source), str(source))
     failures = []

@@ -33,7 +33,19 @@ SPLITS = frozenset({TRAIN, TEST, *VALIDATION, *OTHER_SPLITS})  # names that no c
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the images of a folder are; all None where the classes stand in the folder itself."""
+    """The parts of a folder of images; all None where the class folders are in the folder itself.
+
+    Attributes:
+        train: The folder of training images, ``train``.
+        validation: The folder of validation images: ``val``, ``valid`` or ``validation``.
+        test: The folder of test images, ``test``.
+
+    Example::
+
+        Path("animals/train").mkdir(parents=True)
+        Path("animals/test").mkdir()
+        layout = Layout.of(Path("animals"))
+    """
 
     train: Path | None = None
     validation: Path | None = None
@@ -41,7 +53,12 @@ class Layout:
 
     @classmethod
     def of(cls, root: Path) -> Layout:
-        """Return the layout of a folder; names alone decide."""
+        """Return the layout of a folder, by the names of the folders in it.
+
+        Raises:
+            FileNotFoundError: There is no such folder.
+            ValueError: The folder has several validation parts, or only unknown parts.
+        """
         if not root.is_dir():
             raise FileNotFoundError(f"no folder of images at {root}")
         there = {path.name for path in root.iterdir() if path.is_dir() and path.name[0] != "."}
@@ -63,7 +80,7 @@ class Layout:
 
     @property
     def plain(self) -> bool:
-        """Whether the classes stand in the folder itself."""
+        """Whether the class folders are in the folder itself."""
         return self == Layout()
 
 

@@ -57,11 +57,29 @@ class LazyPixels:
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Images N x C x H x W with a class number each.
+    """Images with a class number each; :meth:`batch` gives them in [0, 1].
 
-    ``pixels`` are uint8 from 0 to ``levels`` (255, or 16 for the digits), or floating point in
-    [0, 1]; one tensor where they fit in memory. :meth:`batch` gives float32 in [0, 1]. ``origin``
-    says in words where the images of a folder are from.
+    Attributes:
+        pixels: uint8 from 0 to ``levels``, or floating point in [0, 1]. One tensor where they fit
+            in memory; else they are read when they are needed.
+        labels: The class numbers, from 0 up.
+        classes: The names of the classes.
+        levels: The value of white in uint8 pixels; 255 by default, 16 for the digits.
+        origin: Where the images of a folder come from, in words; empty by default.
+
+    Shape:
+        - pixels: N x C x H x W
+        - labels: N
+
+    Raises:
+        TypeError: The pixels are neither uint8 nor floating point.
+        ValueError: There is no image, shapes do not match, or a label or pixel is out of range.
+
+    Example::
+
+        pixels = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
+        pair = Images(pixels, labels=torch.tensor([0, 1]), classes=("cat", "dog"))
+        inputs, numbers = pair.batch(slice(0, 2))  # float32 in [0, 1], and class numbers
     """
 
     pixels: Tensor | LazyPixels
@@ -185,12 +203,31 @@ def from_dataset(
     limit: int | None = None,
     in_memory: bool | None = None,
 ) -> Images:
-    """Take any ``torch.utils.data.Dataset`` of image/label pairs.
+    """Return the images of any ``torch.utils.data.Dataset`` of image/label pairs.
 
-    Images may be uint8 from 0 to 255 or floating point in [0, 1], C x H x W or H x W, all of one
-    shape. They are read into one tensor, unless that would take more than half of the free memory
-    (``in_memory`` overrides): then each is read again whenever it is needed, and once at the start
-    for its label, unless ``labels`` are given.
+    Args:
+        dataset: Has a length, and items of an image tensor and a class number. Images are uint8
+            from 0 to 255 or floating point in [0, 1], C x H x W or H x W, all of one shape.
+        classes: The names of the classes; by default the dataset's ``classes``, or the numbers.
+        labels: The class numbers, to spare reading images that do not fit in memory for them; by
+            default they are read. Images in memory always take their labels from the dataset.
+        limit: The most images to take, from the first on; all by default.
+        in_memory: Whether all images are read into one tensor now, or each when it is needed. By
+            default they are if they take at most half of the free memory.
+
+    Returns:
+        The images.
+
+    Raises:
+        TypeError: The dataset has no length or items, or its items are not pairs of an image tensor
+            and a label.
+        ValueError: The dataset is empty, images differ in shape or type, or labels are not class
+            numbers.
+
+    Example::
+
+        pairs = [(torch.zeros(3, 32, 32, dtype=torch.uint8), 0)] * 10
+        found = from_dataset(pairs, classes=("cat", "dog"))
     """
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise TypeError(
@@ -252,7 +289,7 @@ def _kind(shape: torch.Size, dtype: torch.dtype) -> str:
 
 
 def free_memory() -> float:
-    """Return the bytes of memory that can be had, or infinity where we cannot know."""
+    """Return the bytes of memory that are free; infinity where the system does not say."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         (available,) = (line.split()[1] for line in lines if line.startswith("MemAvailable"))

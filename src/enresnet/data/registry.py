@@ -21,7 +21,22 @@ from enresnet.data.images import Images, from_dataset
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """Training, validation and test images, and how the first may be augmented."""
+    """Training, validation and test images, and how training images are augmented.
+
+    :func:`load_data` finds one by name; :meth:`of` makes one of other datasets.
+
+    Attributes:
+        name: Its name, in results.
+        train: The training images.
+        validation: The validation images, which select the network to keep.
+        test: The test images.
+        augmentation: What training does to its images, if its recipe augments.
+
+    Example::
+
+        digits = load_data("digits")
+        print(digits.classes, len(digits.train), len(digits.validation), len(digits.test))
+    """
 
     name: str
     train: Images
@@ -39,10 +54,18 @@ class DataSet:
         name: str = "own",
         augmentation: Augmentation | None = None,
     ) -> DataSet:
-        """Make one of :class:`Images` or any datasets of image/label pairs.
+        """Return one made of :class:`Images` or of any datasets of image/label pairs.
 
-        Without ``validation`` images a tenth of the training images, the same every time, is held
-        out for validation. The default augmentation shifts by an eighth of the image and mirrors.
+        Args:
+            train: The training images, as :class:`Images` or as :func:`from_dataset` takes them.
+            test: The test images, likewise.
+            validation: The validation images, likewise. By default a tenth of the training images,
+                the same every time, is held out.
+            name: Its name, in results.
+            augmentation: By default shifts by up to an eighth of the image's width, and mirrors.
+
+        Raises:
+            ValueError: There are fewer than 2 training images.
         """
         train, test = (
             part if isinstance(part, Images) else from_dataset(part) for part in (train, test)
@@ -96,9 +119,29 @@ NAMES: dict[str, Callable[[Path | None], tuple[Images, Images]]] = {
 def load_test_images(
     name: str | os.PathLike[str], *, size: int | None = None, gray: bool = False
 ) -> Images:
-    """Return the test images of a data set, or those of a set of attacked images.
+    """Return the test images of a data set, or the images of a set of attacked images.
 
-    A folder of plain class folders is a test set, whole; ``origin`` says which images they are.
+    Of a folder without parts for training and test all images are test images. ``origin`` of the
+    result says which images of a folder they are.
+
+    Args:
+        name: As in :func:`load_data`, or the folder of an :class:`AdversarialSet`.
+        size: The side of a folder's images, in pixels, to which they are scaled and cropped; 32 by
+            default.
+        gray: Whether a folder's images become gray; False by default.
+
+    Returns:
+        The images.
+
+    Raises:
+        OSError: CIFAR cannot be fetched, or a set of attacked images is empty.
+        TypeError: ``name`` is neither a string nor a path.
+        ValueError: The name is unknown, a folder does not exist or has no test images, or files are
+            damaged.
+
+    Example::
+
+        inputs, numbers = load_test_images("digits").batch(slice(0, 100))
     """
     if os.fspath(name) not in NAMES and is_folder(name):
         if is_adversarial_set(Path(name)):
@@ -115,12 +158,35 @@ def load_data(
     gray: bool = False,
     limit: int | None = None,
 ) -> DataSet:
-    """Return the data set ``name``: digits, cifar10, cifar100, or the path of a folder of images.
+    """Return the data set ``name``: digits, cifar10, cifar100, or a folder of images by class.
 
-    ``source`` is a folder of official files to take CIFAR from. ``size`` (32) and ``gray`` say what
-    a folder's images become. ``limit`` keeps the first images of training and test. A tenth of the
-    training images, the same every time, is held out for validation (5,000 of CIFAR's), unless a
-    folder has both test and validation images.
+    CIFAR is downloaded once, checked against its digest, and kept in :func:`cache_folder`. A tenth
+    of the training images, the same every time, is held out for validation, unless a folder has
+    both test and validation images.
+
+    Args:
+        name: ``"digits"``, ``"cifar10"``, ``"cifar100"``, or the path of a folder with a folder of
+            images for each class, perhaps inside ``train``, ``val`` and ``test``.
+        source: A folder or archive of the official files to take CIFAR from, instead of a download.
+        size: The side of a folder's images, in pixels, to which they are scaled and cropped; 32 by
+            default, at least 8.
+        gray: Whether a folder's images become gray; False by default.
+        limit: The most images to keep of each part, training and test, from the first on; all by
+            default.
+
+    Returns:
+        The data set.
+
+    Raises:
+        OSError: CIFAR cannot be fetched, or ``source`` does not exist.
+        TypeError: ``name`` is neither a string nor a path.
+        ValueError: The name is unknown or the folder does not exist (the error names near matches),
+            an option is not for this data set, or files are damaged.
+
+    Example::
+
+        data = load_data("digits")
+        images, labels = data.test.batch(slice(0, 100))  # N x 1 x 8 x 8 in [0, 1]
     """
     if not isinstance(name, str | os.PathLike):
         raise TypeError(f"name must be a string or a path, found {checks.brief(name)}")

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from enresnet.models.registry import create_model as create_model
     from enresnet.models.registry import same_architecture as same_architecture
     from enresnet.models.resnet import ResNet as ResNet
-    from enresnet.models.resnet import resnet as resnet
-    from enresnet.models.resnet import wide_resnet as wide_resnet
     from enresnet.models.storage import load_model as load_model
     from enresnet.models.storage import save_model as save_model
 
@@ -37,7 +35,7 @@ __all__ = load_on_first_use(
         "noise": "NoiseInjection inject_noise seed_noise set_noise using_noise without_noise",
         "normalized": "Normalized",
         "pretrained": "ModelCard find_pretrained list_pretrained",
-        "resnet": "ResNet resnet wide_resnet",
+        "resnet": "ResNet",
         "storage": "load_model save_model",
         "registry": "create_model same_architecture",
     },

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from enresnet.common import checks
 
+Block = Literal["basic", "bottleneck"]
+"""The kind of a residual block: two 3 x 3 convolutions, or 1 x 1, 3 x 3 and 1 x 1."""
+
+StdOver = Literal["example", "batch"]
+"""What the standard deviation is taken over that noise scales with."""
+
+BLOCK_KINDS: tuple[Block, ...] = get_args(Block)
+STD_OVER: tuple[StdOver, ...] = get_args(StdOver)
 STEM_WIDTH = 16
 WIDTHS = (16, 32, 64)  # of the three stages
-EXPANSION = {"basic": 1, "bottleneck": 4}  # of a block's width, in what it puts out
-STD_OVER = ("example", "batch")  # what the standard deviation is taken over that noise scales with
+EXPANSION: dict[Block, int] = {"basic": 1, "bottleneck": 4}  # output channels over block width
 
 
 @dataclass(frozen=True)
@@ -18,7 +26,7 @@ class Architecture:
 
     blocks: int
     widths: tuple[int, ...] = WIDTHS
-    block: str = "basic"
+    block: Block = "basic"
 
     def parameters(self, *, num_classes: int = 10, in_channels: int = 3) -> int:
         """Return how many numbers training changes in such a network."""
@@ -38,12 +46,13 @@ class Architecture:
         return 2 * width + width * inner + 2 * inner + 9 * inner**2 + 2 * inner + 4 * inner**2
 
 
-def resnet_blocks(depth: int, block: str | None = None) -> tuple[int, str]:
+def resnet_blocks(depth: int, block: Block | None = None) -> tuple[int, Block]:
     """Return the number of blocks a stage, and their kind, for a ResNet of ``depth`` layers."""
     checks.integer("depth", depth, low=1)
     if block is not None:
-        checks.choice("block", block, EXPANSION)
-    for kind, layers in (("basic", 6), ("bottleneck", 9)):
+        checks.choice("block", block, BLOCK_KINDS)
+    layers_of: dict[Block, int] = {"basic": 6, "bottleneck": 9}
+    for kind, layers in layers_of.items():
         if block in (None, kind) and depth > 2 and depth % layers == 2:
             return depth // layers, kind
     layers, rule = (9, "9n+2") if block == "bottleneck" else (6, "6n+2")

@@ -7,7 +7,7 @@ r"""The ensemble (Sec. 3.1, Fig. 2): a Monte Carlo estimate of the Feynman-Kac f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -16,20 +16,40 @@ from enresnet.common import checks
 from enresnet.models.noise import NoiseStream, noise_modules, share_stream
 from enresnet.models.recompute import lean_call
 
-AVERAGES = ("logits", "probabilities")
+Average = Literal["logits", "probabilities"]
+"""What an ensemble averages."""
+
+AVERAGES: tuple[Average, ...] = get_args(Average)
 
 
 class Ensemble(nn.Module):
-    """The weighted mean of its members' outputs.
+    """The weighted mean of its members' outputs: a Monte Carlo estimate of Feynman-Kac.
 
-    ``weights`` (equal by default) are normalised to sum 1. ``average="logits"`` is what the
-    released code and Sec. 5 do; ``"probabilities"`` is the Feynman-Kac expectation of the softmax,
-    returned as log-probabilities so that the output still serves as logits. ``draws`` independent
-    noisy runs of every member are averaged inside one prediction.
+    All members draw their noise from one stream, so no two of them repeat the same noise, not even
+    copies of one network.
 
-    All noise comes from one stream, that of the first noisy member unless ``generator`` is given,
-    so that no two members repeat each other's noise, copies of one network included. Members may
-    be ensembles themselves, or any module from images to N x classes logits.
+    Args:
+        members: One or more modules from images to logits N x classes. They may be ensembles.
+        weights: One number a member, at least 0; they are normalised to sum 1. Equal by default.
+        average: ``"logits"`` averages the logits, as the released code and Sec. 5 do (the default).
+            ``"probabilities"`` averages the softmax, the Feynman-Kac expectation, and returns its
+            logarithm, so that the output still serves as logits.
+        draws: How many independent noisy runs of every member one prediction averages; 1 by
+            default.
+        generator: Draws all noise. By default the stream of the first noisy member does.
+
+    Shape:
+        - images: N x C x H x W in [0, 1], as the members take them
+        - result: N x classes, logits or log-probabilities
+
+    Raises:
+        TypeError: The members are not one or more modules.
+        ValueError: The weights do not match the members, or another argument is out of range.
+
+    Example::
+
+        ensemble = Ensemble([ResNet.of_depth(8, noise=0.1) for _ in range(3)], draws=2)
+        probabilities = ensemble(torch.rand(2, 3, 32, 32)).softmax(dim=1)
     """
 
     weights: Tensor
@@ -39,7 +59,7 @@ class Ensemble(nn.Module):
         members: Sequence[nn.Module],
         *,
         weights: Sequence[float] | None = None,
-        average: str = "logits",
+        average: Average = "logits",
         draws: int = 1,
         generator: torch.Generator | None = None,
     ) -> None:
@@ -65,7 +85,7 @@ class Ensemble(nn.Module):
 
     @torch.no_grad()
     def set_weights(self, weights: Sequence[float]) -> None:
-        """Weigh the members anew; the weights are normalised to sum 1."""
+        """Replace the weights of the members; they are normalised to sum 1."""
         self.weights.copy_(_normalised(weights, len(self.members)))
 
     def forward(self, images: Tensor) -> Tensor:
@@ -99,9 +119,20 @@ class Ensemble(nn.Module):
 
 
 def set_recompute(model: nn.Module, recompute: bool) -> None:
-    """Let gradients keep the activations of one member at a time, or of all at once.
+    """Choose whether ensembles recompute their members' activations to save memory.
 
-    The gradients are the same, for one more forward pass of each member.
+    With recomputation a gradient holds the activations of one member at a time. It costs one more
+    forward pass of each member, and the gradient is the same. Second derivatives need
+    ``recompute=False``.
+
+    Args:
+        model: A model; all ensembles inside it are changed.
+        recompute: True to recompute; False to keep all activations, as a new ensemble does.
+
+    Example::
+
+        model = create_model("en5_resnet20")
+        set_recompute(model, True)
     """
     for module in model.modules():
         if isinstance(module, Ensemble):

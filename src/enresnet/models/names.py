@@ -73,22 +73,79 @@ class Part:
 
 
 def list_models() -> list[str]:
-    """Return the names of the paper's networks; the grammar of this module allows many more."""
+    """Return the names of the paper's networks.
+
+    :func:`~enresnet.models.create_model` takes many more names: any ``[enK_]BASE[+...]``.
+
+    Returns:
+        The names in the order of the paper's tables.
+
+    Example::
+
+        print(list_models())  # ['resnet20', 'en1_resnet20', ...]
+    """
     return list(PAPER_MODELS)
 
 
 def canonical_name(name: str) -> str:
-    """Return the one spelling of ``name`` that we print, such as en5_resnet20 for En5ResNet20."""
+    """Return a model's name in this package's spelling, such as en5_resnet20 for En5ResNet20.
+
+    Args:
+        name: A model's name in this package's or in the paper's spelling.
+
+    Returns:
+        The spelling under which results and files show the model.
+
+    Raises:
+        TypeError: ``name`` is not a string.
+        ValueError: It names no model; the error names near matches.
+
+    Example::
+
+        canonical_name("En2ResNet110&En1WideResNet34-10")  # en2_resnet110+en1_wrn34_10
+    """
     return "+".join(map(str, parse_name(name)))
 
 
 def paper_name(name: str) -> str:
-    """Return the paper's spelling of ``name``, such as En5ResNet20 for en5_resnet20."""
+    """Return a model's name in the paper's spelling, such as En5ResNet20 for en5_resnet20.
+
+    Args:
+        name: A model's name in this package's or in the paper's spelling.
+
+    Returns:
+        The name as the paper's tables have it.
+
+    Raises:
+        TypeError: ``name`` is not a string.
+        ValueError: It names no model; the error names near matches.
+
+    Example::
+
+        paper_name("en2_resnet110+en1_wrn34_10")  # En2ResNet110&En1WideResNet34-10
+    """
     return "&".join(map(_paper_spelling, parse_name(name)))
 
 
 def count_parameters(name: str, *, num_classes: int = 10, in_channels: int = 3) -> int:
-    """Return how many parameters the model called ``name`` has, without building it."""
+    """Return how many parameters the model called ``name`` has, without building it.
+
+    Args:
+        name: A model's name.
+        num_classes: The number of classes; 10 by default.
+        in_channels: The colour channels of the images; 3 by default.
+
+    Returns:
+        The number of trained parameters, over all members of an ensemble.
+
+    Raises:
+        TypeError: ``name`` is not a string.
+        ValueError: It names no model; the error names near matches.
+
+    Example::
+
+        count_parameters("resnet20")  # about 0.27 million
+    """
     return sum(
         (part.members or 1)
         * part.architecture.parameters(num_classes=num_classes, in_channels=in_channels)

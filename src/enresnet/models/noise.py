@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from enresnet import native
 from enresnet.common import checks
 from enresnet.common.randomness import checked_generator
-from enresnet.models.architecture import STD_OVER
+from enresnet.models.architecture import STD_OVER, StdOver
 from enresnet.models.first_order_only import LOOPS, first_only
 
 DEFAULT_NOISE = 0.1
@@ -97,15 +97,40 @@ def inject_noise(
     x: Tensor,
     noise: float = DEFAULT_NOISE,
     *,
-    std_over: str = "example",
+    std_over: StdOver = "example",
     generator: NoiseStream | torch.Generator | None = None,
 ) -> Tensor:
     """Return x + noise * std(x) * N(0, I), where x is already the sum x_l + F(x_l).
 
-    ``std_over="example"`` takes one standard deviation for each example, so that a prediction does
-    not depend on its batch mates; ``"batch"`` takes one for the whole tensor, as the authors'
-    released code does. The gradient flows through the standard deviation; a second derivative is
-    to be had through torch's own operations only (``ENRESNET_NATIVE=0``), the loops in C refuse it.
+    The gradient flows through the standard deviation. The compiled CPU code has no second
+    derivative; set ``ENRESNET_NATIVE=0`` to get one from torch's own operations.
+
+    Args:
+        x: The features after a residual block.
+        noise: The paper's a, in units of the standard deviation of ``x``; 0.1 by default. 0 returns
+            ``x`` itself.
+        std_over: ``"example"`` takes one standard deviation for each example, so that a prediction
+            does not depend on the rest of its batch (the default). ``"batch"`` takes one for the
+            whole tensor, as the authors' released code does.
+        generator: Draws the noise. By default a stream of this module does, which starts from the
+            system's entropy; torch's global generator is never used.
+
+    Shape:
+        - x: N x ..., floating point
+        - result: as x
+
+    Returns:
+        The noisy features.
+
+    Raises:
+        TypeError: ``noise`` is not a number, or ``generator`` not a generator.
+        ValueError: ``noise`` is negative, ``std_over`` is unknown, or ``x`` is not floating point
+            or has fewer than two dimensions.
+
+    Example::
+
+        features = torch.randn(2, 16, 8, 8)
+        noisy = inject_noise(features, 0.1, generator=torch.Generator().manual_seed(0))
     """
     checks.number("noise", noise, low=0)
     checks.choice("std_over", std_over, STD_OVER)
@@ -169,23 +194,44 @@ def standard_deviation(x: Tensor, dim: tuple[int, ...]) -> Tensor:
 
 
 class NoiseInjection(nn.Module):
-    """``inject_noise`` as a module: on in training and in evaluation alike.
+    """Adds noise as :func:`inject_noise` does, in training and in evaluation mode alike.
 
-    ``.training`` has no say, because the noise is part of the model: it is what solves the
-    convection-diffusion equation rather than the transport equation. Change it with
-    :func:`set_noise`, or for a while with :func:`using_noise` and :func:`without_noise`.
+    The noise is part of the model, so ``.training`` does not change it: with noise the network
+    solves a convection-diffusion equation, without it a transport equation. :func:`set_noise`
+    changes the level; :func:`using_noise` and :func:`without_noise` change it for a while.
+
+    Args:
+        noise: The paper's a, in units of the standard deviation of the features; 0.1 by default.
+        std_over: What that standard deviation is taken over: each ``"example"`` by itself (the
+            default), or the whole ``"batch"``.
+        generator: Draws the noise. By default the module has a stream of its own, which starts from
+            the system's entropy.
+
+    Shape:
+        - x: N x ..., floating point
+        - result: as x
+
+    Raises:
+        TypeError: ``noise`` is not a number, or ``generator`` not a generator.
+        ValueError: ``noise`` is negative, or ``std_over`` is unknown.
+
+    Example::
+
+        block = nn.Sequential(nn.Conv2d(3, 16, 3), NoiseInjection(0.1))
+        features = block(torch.rand(2, 3, 8, 8))
     """
 
     def __init__(
         self,
         noise: float = DEFAULT_NOISE,
         *,
-        std_over: str = "example",
+        std_over: StdOver = "example",
         generator: NoiseStream | torch.Generator | None = None,
     ) -> None:
         super().__init__()
         self.noise = checks.number("noise", noise, low=0)
-        self.std_over = checks.choice("std_over", std_over, STD_OVER)
+        checks.choice("std_over", std_over, STD_OVER)
+        self.std_over = std_over
         self.stream = generator if isinstance(generator, NoiseStream) else NoiseStream(generator)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -208,7 +254,23 @@ def streams_of(model: nn.Module) -> list[NoiseStream]:
 
 
 def seed_noise(model: nn.Module, generator: torch.Generator) -> None:
-    """Let all of the model's noise come from ``generator`` from now on."""
+    """Let all noise of a model come from one generator from now on.
+
+    One seed gives the same noise for the same calls. The generator is used as it is: reseeding it
+    later reseeds the model's noise.
+
+    Args:
+        model: A model; modules without noise are left alone.
+        generator: Draws the noise. On another device a generator seeded by it takes over.
+
+    Raises:
+        TypeError: ``generator`` is not a ``torch.Generator``.
+
+    Example::
+
+        model = create_model("en3_resnet8")
+        seed_noise(model, torch.Generator().manual_seed(0))
+    """
     share_stream(model, NoiseStream(generator))
 
 
@@ -219,7 +281,22 @@ def share_stream(model: nn.Module, stream: NoiseStream) -> None:
 
 
 def set_noise(model: nn.Module, noise: float) -> None:
-    """Set the paper's a everywhere in ``model``."""
+    """Set the noise level of every noise injection in a model.
+
+    Args:
+        model: A model with :class:`NoiseInjection` modules.
+        noise: The paper's a, in units of the standard deviation of the features; 0 turns the noise
+            off.
+
+    Raises:
+        TypeError: ``noise`` is not a number.
+        ValueError: ``noise`` is negative, or is above 0 and the model has no noise injection.
+
+    Example::
+
+        model = create_model("en3_resnet8")
+        set_noise(model, 0.2)
+    """
     value, places = checks.number("noise", noise, low=0), list(noise_modules(model))
     if value > 0 and not places:
         raise ValueError(f"model has no place for noise={value:g}: it holds no NoiseInjection")
@@ -229,7 +306,26 @@ def set_noise(model: nn.Module, noise: float) -> None:
 
 @contextmanager
 def using_noise(model: nn.Module, noise: float) -> Iterator[None]:
-    """Run ``model`` with another noise level inside a ``with`` block."""
+    """Give a model another noise level inside a ``with`` block.
+
+    Afterwards every module has its own level again, also if the block fails.
+
+    Args:
+        model: A model with :class:`NoiseInjection` modules.
+        noise: The paper's a, in units of the standard deviation of the features.
+
+    Returns:
+        A context manager.
+
+    Raises:
+        TypeError: ``noise`` is not a number.
+        ValueError: ``noise`` is negative, or is above 0 and the model has no noise injection.
+
+    Example::
+
+        with using_noise(model, 0.2):
+            noisier = model(images)
+    """
     before = [(module, module.noise) for module in noise_modules(model)]
     set_noise(model, noise)
     try:
@@ -240,5 +336,17 @@ def using_noise(model: nn.Module, noise: float) -> Iterator[None]:
 
 
 def without_noise(model: nn.Module) -> AbstractContextManager[None]:
-    """Switch the noise of ``model`` off inside a ``with`` block."""
+    """Turn the noise of a model off inside a ``with`` block.
+
+    Args:
+        model: Any model; one without noise is left as it is.
+
+    Returns:
+        A context manager.
+
+    Example::
+
+        with without_noise(model):
+            same_every_time = model(images)
+    """
     return using_noise(model, 0.0)

@@ -14,17 +14,26 @@ from enresnet.common import checks
 
 
 class Normalized(nn.Module):
-    """Normalises images in [0, 1] and hands them on to ``model``, an ``nn.Module`` or a function.
+    """Lets a model that expects normalised images take images in [0, 1].
 
     Args:
-        model: From normalised images to logits.
-        mean: What is subtracted: a number for each channel, or one for all.
-        std: What the rest is divided by, alike.
+        model: An ``nn.Module`` or a function from normalised images to logits.
+        mean: Subtracted from the images: one number a channel, or one for all.
+        std: Divides the images after that: one number a channel, or one for all; above 0.
+
+    Shape:
+        - images: N x C x H x W in [0, 1]
+        - result: what the model returns, logits N x classes
+
+    Raises:
+        TypeError: The model is not callable, or mean or std are not numbers.
+        ValueError: Mean and std do not match each other or the images, or std is not above 0.
 
     Example::
 
-        model = Normalized(resnet, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
-        IFGSM()(model, images, labels)  # images in [0, 1], and the ball around them too
+        inner = ResNet.of_depth(8)  # or any network trained on normalised images
+        model = Normalized(inner, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+        attacked = IFGSM()(model, images, labels)  # images and epsilon in units of [0, 1]
     """
 
     mean: Tensor

@@ -21,33 +21,65 @@ FOLDER = Path(__file__).parent / "weights"
 
 @dataclass(frozen=True)
 class Measured:
-    """One accuracy of a network, with what it was measured by."""
+    """One accuracy of a network, and how it was measured.
 
-    images: str  # clean, or the name of the attack
-    number: int  # of test images
-    accuracy: float  # of a single prediction
-    interval: tuple[float, float]  # 95 %
-    draws: int  # predictions an image, of a noisy network
-    attack: str | None  # with its settings
+    Attributes:
+        images: ``"clean"``, or the name of the attack.
+        number: The number of test images.
+        accuracy: The share of single predictions that are right, from 0 to 1.
+        interval: Its 95 % confidence interval.
+        draws: Predictions of each image; 1 for a network without noise.
+        attack: The attack with its settings; None for clean images.
+    """
+
+    images: str
+    number: int
+    accuracy: float
+    interval: tuple[float, float]
+    draws: int
+    attack: str | None
 
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What there is to know of shipped weights."""
+    """Describes weights that come with the package: their origin and their measured accuracy.
 
-    name: str  # NETWORK@TRAINED
-    sha256: str  # of the file
+    Attributes:
+        name: NETWORK@TRAINED, such as ``"en3_resnet8@digits"``.
+        sha256: The digest of the file of weights.
+        parameters: The number of parameters.
+        data: The data set that the network was trained and measured on.
+        classes: The names of the classes.
+        image_shape: C, H and W of the images.
+        recipe: The settings of the training.
+        command: The command that trained the network.
+        seed: The seed of the training.
+        commit: The commit of the code that trained it.
+        kept: Which epoch's weights these are, and why.
+        passes: Forward and backward passes over the training images.
+        hours: The hours that the training took.
+        processor: The hardware it ran on.
+        measured: The measured accuracies; :meth:`accuracy` finds one.
+
+    Example::
+
+        card = find_pretrained("en3_resnet8@digits")
+        print(card.accuracy("clean").accuracy, card.command)
+    """
+
+    name: str
+    sha256: str
     parameters: int
-    data: str  # the data set it was trained and measured on
+    data: str
     classes: tuple[str, ...]
-    image_shape: tuple[int, int, int]  # C, H, W
+    image_shape: tuple[int, int, int]
     recipe: dict[str, Any]
-    command: str  # that trained it
+    command: str
     seed: int
-    commit: str  # of the code that trained it
-    kept: str  # which epoch, and why
-    passes: float  # forward and backward passes over the data
-    hours: float  # that the training took
+    commit: str
+    kept: str
+    passes: float
+    hours: float
     processor: str
     measured: tuple[Measured, ...]
 
@@ -58,7 +90,7 @@ class ModelCard:
         return FOLDER / trained / f"{network}.safetensors"
 
     def accuracy(self, images: str) -> Measured | None:
-        """Return what was measured on clean images, or under an attack, if it was."""
+        """Return the accuracy on ``"clean"`` images or under an attack; None if not measured."""
         return next((value for value in self.measured if value.images == images), None)
 
     def to_json(self) -> dict[str, Any]:
@@ -77,16 +109,37 @@ class ModelCard:
 
 
 def list_pretrained() -> list[ModelCard]:
-    """Return the cards of all weights that come with the package, sorted by name."""
+    """Return the cards of all weights that come with the package.
+
+    Returns:
+        One card a file, sorted by training and then by number of parameters.
+
+    Example::
+
+        for card in list_pretrained():
+            print(card.name, card.parameters)
+    """
     cards = [ModelCard.from_json(json.loads(path.read_text())) for path in FOLDER.glob("*/*.json")]
     return sorted(cards, key=lambda card: (card.name.partition("@")[2], card.parameters, card.name))
 
 
 def find_pretrained(name: str) -> ModelCard:
-    """Return the card of ``NETWORK@TRAINED``; an unknown name gets near matches.
+    """Return the card of the weights ``NETWORK@TRAINED``, after a check of their file's digest.
+
+    Args:
+        name: Such as ``"en3_resnet8@digits"``. The network may have any spelling that
+            :func:`~enresnet.models.create_model` takes.
+
+    Returns:
+        The card; its ``path`` is the file.
 
     Raises:
-        ValueError: The package has no such weights, or their file is not what it was.
+        ValueError: The package has no such weights (the error names near matches), or their file is
+            missing or damaged.
+
+    Example::
+
+        print(find_pretrained("en3_resnet8@digits").path)
     """
     network, _, trained = name.partition("@")
     wanted = f"{canonical_name(network)}@{trained}"

@@ -13,7 +13,8 @@ import torch
 
 from enresnet.common import checks
 from enresnet.common.randomness import checked_generator
-from enresnet.models.ensemble import Ensemble
+from enresnet.models.architecture import StdOver
+from enresnet.models.ensemble import Average, Ensemble
 from enresnet.models.names import Part, parse_name
 from enresnet.models.noise import DEFAULT_NOISE
 from enresnet.models.resnet import ResNet
@@ -25,19 +26,48 @@ def create_model(
     num_classes: int = 10,
     in_channels: int = 3,
     noise: float | None = None,
-    std_over: str = "example",
-    average: str = "logits",
+    std_over: StdOver = "example",
+    average: Average = "logits",
     draws: int = 1,
     weights: Sequence[float] | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     generator: torch.Generator | None = None,
 ) -> ResNet | Ensemble:
-    """Return the model that ``name`` describes: images in [0, 1], N x C x H x W -> logits.
+    """Return a new model from images in [0, 1] to logits, with random weights.
 
-    ``noise`` is the paper's a, 0.1 by default, in every part named ``enK_``; 0 gives the plain
-    ensemble of Sec. 4.4. ``weights`` weigh the parts joined by ``+``, or the members of a single
-    part. ``generator`` seeds the weights and then serves the noise of the whole model.
+    Args:
+        name: ``[enK_]BASE[+...]``. BASE is ``resnetD`` with D = 6n+2 layers, ``resnetD_bottleneck``
+            with 9n+2, or ``wrnD_K`` with 6n+4 layers and K times the channels. ``enK_`` makes an
+            ensemble of K networks with noise; ``+`` joins parts, which have equal weight whatever
+            their number of members. The paper's spelling, such as En5ResNet20, is understood.
+        num_classes: The number of classes; 10 by default.
+        in_channels: The colour channels of the images; 3 by default.
+        noise: The paper's a, in units of the features' standard deviation, in every part named
+            ``enK_``; 0.1 by default. 0 gives the ensemble without noise of Sec. 4.4.
+        std_over: What that standard deviation is taken over: each ``"example"`` by itself (the
+            default), or the whole ``"batch"`` as in the authors' released code.
+        average: What an ensemble averages: ``"logits"`` (the default) or ``"probabilities"``.
+        draws: Independent noisy runs of every member that one prediction averages; 1 by default.
+        weights: Weights of the parts joined by ``+``, or of the members of a single part; equal by
+            default.
+        mean: Subtracted from the images, one number a channel; nothing by default.
+        std: Divides the images after that, one number a channel; nothing by default.
+        generator: Draws the weights, and then the noise. By default both start from the system's
+            entropy.
+
+    Returns:
+        A :class:`ResNet` for a single BASE, else an :class:`Ensemble`. It is in training mode.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: The name is unknown (the error names near matches), an argument is out of range,
+            or noise, weights, draws or average are given for a single network without noise.
+
+    Example::
+
+        model = create_model("en5_resnet20", num_classes=10)
+        logits = model(torch.rand(2, 3, 32, 32))  # 2 x 10
     """
     parts = parse_name(name)
     noisy = [part for part in parts if part.members is not None]
@@ -78,7 +108,23 @@ def create_model(
 
 
 def same_architecture(model: ResNet | Ensemble, name: str) -> bool:
-    """Return whether a model is of the kind that ``name`` names, whatever its weights."""
+    """Return whether a model has the architecture that ``name`` names, whatever its weights.
+
+    Args:
+        model: A model of this package; any other has no such architecture.
+        name: A model's name.
+
+    Returns:
+        True if blocks, channels and members agree. Classes, noise and weights are not compared.
+
+    Raises:
+        TypeError: ``name`` is not a string.
+        ValueError: It names no model; the error names near matches.
+
+    Example::
+
+        same_architecture(create_model("en2_resnet8", noise=0), "En2ResNet8")  # True
+    """
     parts = parse_name(name)
     expected: list[Any] = [[part.architecture] * (part.members or 1) for part in parts]
     if len(parts) > 1:

@@ -10,7 +10,7 @@ Images come in [0, 1]; normalisation, if any, happens inside.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Self, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +18,13 @@ from torch import Tensor, nn
 from enresnet.common import checks
 from enresnet.common.randomness import checked_generator
 from enresnet.models.architecture import (
+    BLOCK_KINDS,
     EXPANSION,
     STEM_WIDTH,
     WIDTHS,
     Architecture,
+    Block,
+    StdOver,
     resnet_blocks,
     wide_resnet_blocks,
 )
@@ -80,17 +83,61 @@ class Bottleneck(nn.Module):
         return out
 
 
-BLOCKS: dict[str, type[BasicBlock] | type[Bottleneck]] = {
+BLOCKS: dict[Block, type[BasicBlock] | type[Bottleneck]] = {
     "basic": BasicBlock,
     "bottleneck": Bottleneck,
 }
 
 
-class ResNet(nn.Module):
-    """A stem, stages of residual blocks that halve the image, global average pooling, a classifier.
+class ResNetOptions(TypedDict, total=False):
+    """The arguments of :class:`ResNet` that its depth does not decide."""
 
-    ``noise=0`` gives the base network, ``noise=0.1`` the paper's ResNet'. ``generator`` seeds the
-    weights and then serves the noise; without one both start from the system's entropy.
+    num_classes: int
+    in_channels: int
+    noise: float
+    std_over: StdOver
+    mean: Sequence[float] | None
+    std: Sequence[float] | None
+    generator: torch.Generator | None
+
+
+class ResNet(nn.Module):
+    """A pre-activation residual network from images in [0, 1] to logits.
+
+    It is a 3 x 3 convolution, stages of residual blocks, global average pooling and a linear
+    classifier. Every stage but the first halves the image's sides. ``noise=0`` gives the base
+    network, ``noise=0.1`` the paper's ResNet'. :meth:`of_depth` and :meth:`wide` build it from its
+    number of layers, :func:`~enresnet.models.create_model` from its name.
+
+    Args:
+        blocks: The number of residual blocks in each stage.
+        widths: The channels of each stage; (16, 32, 64) by default. Bottleneck blocks put out four
+            times as many.
+        block: ``"basic"``, two 3 x 3 convolutions (the default), or ``"bottleneck"``, convolutions
+            of 1 x 1, 3 x 3 and 1 x 1.
+        num_classes: The number of classes; 10 by default, at least 2.
+        in_channels: The colour channels of the images; 3 by default.
+        noise: The paper's a, the noise after every block in units of the block's standard
+            deviation; 0 by default.
+        std_over: What that standard deviation is taken over: each ``"example"`` by itself (the
+            default), or the whole ``"batch"``.
+        mean: Subtracted from the images, one number a channel; nothing by default.
+        std: Divides the images after that, one number a channel; nothing by default.
+        generator: Draws the weights, and then the noise. By default both start from the system's
+            entropy.
+
+    Shape:
+        - images: N x in_channels x H x W in [0, 1], H and W at least 8
+        - result: N x num_classes
+
+    Raises:
+        TypeError: An argument has the wrong type, or the images are not floating point.
+        ValueError: An argument is out of range, or the images have the wrong shape.
+
+    Example::
+
+        network = ResNet(blocks=3, noise=0.1)  # ResNet20 with noise
+        logits = network(torch.rand(2, 3, 32, 32))
     """
 
     _shift: Tensor | None
@@ -101,11 +148,11 @@ class ResNet(nn.Module):
         *,
         blocks: int,
         widths: Sequence[int] = WIDTHS,
-        block: str = "basic",
+        block: Block = "basic",
         num_classes: int = 10,
         in_channels: int = 3,
         noise: float = 0.0,
-        std_over: str = "example",
+        std_over: StdOver = "example",
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
         generator: torch.Generator | None = None,
@@ -113,7 +160,8 @@ class ResNet(nn.Module):
         super().__init__()
         self.blocks = checks.integer("blocks", blocks, low=1)
         self.widths = tuple(checks.integer("widths", width, low=1) for width in widths)
-        self.block = checks.choice("block", block, BLOCKS)
+        checks.choice("block", block, BLOCK_KINDS)
+        self.block = block
         self.num_classes = checks.integer("num_classes", num_classes, low=2)
         self.in_channels = checks.integer("in_channels", in_channels, low=1)
         self.mean = _per_channel("mean", mean, in_channels)
@@ -138,6 +186,47 @@ class ResNet(nn.Module):
         self.register_buffer("_shift", _channel_buffer(self.mean), persistent=False)
         self.register_buffer("_scale", _channel_buffer(self.std), persistent=False)
         self.reset_parameters(generator)
+
+    @classmethod
+    def of_depth(
+        cls, depth: int, *, block: Block | None = None, **options: Unpack[ResNetOptions]
+    ) -> Self:
+        """Return the ResNet of ``depth`` layers: 6n+2 with basic blocks, 9n+2 with bottlenecks.
+
+        Args:
+            depth: The number of layers. One that fits both rules, such as 20 or 110, means basic
+                blocks.
+            block: The kind of block; by default the one that the depth fits.
+            **options: Any other argument of :class:`ResNet`.
+
+        Raises:
+            ValueError: No such network has this depth; the error names the nearest depths.
+
+        Example::
+
+            resnet20 = ResNet.of_depth(20, num_classes=100)
+        """
+        blocks, block = resnet_blocks(depth, block)
+        return cls(blocks=blocks, block=block, **options)
+
+    @classmethod
+    def wide(cls, depth: int, widen: int, **options: Unpack[ResNetOptions]) -> Self:
+        """Return WRN-``depth``-``widen``: 6n+4 layers, with ``widen`` times the channels.
+
+        Args:
+            depth: The number of layers: 6n+4, or 14 for the paper's WRN-14-2, which counts 6n+2.
+            widen: The factor of the channels.
+            **options: Any other argument of :class:`ResNet`.
+
+        Raises:
+            ValueError: No such network has this depth.
+
+        Example::
+
+            wrn16_4 = ResNet.wide(16, 4)
+        """
+        widths = [width * widen for width in WIDTHS]
+        return cls(blocks=wide_resnet_blocks(depth), widths=widths, **options)
 
     @torch.no_grad()
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
@@ -224,22 +313,6 @@ class ResNet(nn.Module):
     def extra_repr(self) -> str:
         """Show the hyper-parameters."""
         return ", ".join(f"{name}={value!r}" for name, value in self.config.items())
-
-
-def resnet(depth: int, *, block: str | None = None, **options: Any) -> ResNet:
-    """Return the ResNet of ``depth`` layers: 6n+2 with basic blocks, 9n+2 with bottlenecks.
-
-    A depth that is both, such as 20 or 110, means basic blocks unless ``block`` says otherwise.
-    """
-    blocks, block = resnet_blocks(depth, block)
-    return ResNet(blocks=blocks, block=block, **options)
-
-
-def wide_resnet(depth: int, widen: int, **options: Any) -> ResNet:
-    """Return WRN-``depth``-``widen``: 6n+4 layers, ``widen`` times as wide."""
-    return ResNet(
-        blocks=wide_resnet_blocks(depth), widths=[width * widen for width in WIDTHS], **options
-    )
 
 
 def _conv(in_width: int, out_width: int, kernel: int, stride: int = 1) -> nn.Conv2d:

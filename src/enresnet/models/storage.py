@@ -31,7 +31,24 @@ FORMAT = "enresnet-model-1"
 
 
 def save_model(model: nn.Module, path: str | os.PathLike[str]) -> None:
-    """Write the model's weights and description to ``path``, whole or not at all."""
+    """Write a model's weights and description to a safetensors file.
+
+    The file has all that :func:`load_model` needs. The same weights give the same bytes. The file
+    is written whole or not at all.
+
+    Args:
+        model: A model of this package: a :class:`ResNet`, or an :class:`Ensemble` of them.
+        path: The file; one that exists is replaced.
+
+    Raises:
+        TypeError: The model is not of this package.
+        ValueError: The noise differs between the blocks of a network.
+        OSError: The file cannot be written.
+
+    Example::
+
+        save_model(create_model("en3_resnet8"), "model.safetensors")
+    """
     text = json.dumps(describe(model))
     # clone: safetensors refuses tensors that share memory, as those of a repeated member do.
     tensors = {
@@ -46,11 +63,27 @@ def save_model(model: nn.Module, path: str | os.PathLike[str]) -> None:
 def load_model(
     path: str | os.PathLike[str], *, generator: torch.Generator | None = None
 ) -> ResNet | Ensemble:
-    """Build the model that ``path`` describes, on the CPU in evaluation mode, with its weights.
+    """Return the model in a file of :func:`save_model`, or one that comes with the package.
 
-    ``path`` is a file of :func:`save_model`, or the name of weights that come with the package,
-    such as ``en2_resnet20@cifar10-long`` (``enresnet models`` lists them). Weights stored below
-    float32 are widened to it. ``generator`` seeds the noise.
+    The file's digest is checked. Weights stored below float32 are widened to it.
+
+    Args:
+        path: A file of :func:`save_model`, or the name of weights that come with the package, such
+            as ``"en3_resnet8@digits"``; :func:`~enresnet.models.list_pretrained` lists them.
+        generator: Draws the noise. By default it starts from the system's entropy.
+
+    Returns:
+        The model with its weights, on the CPU and in evaluation mode.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        IsADirectoryError: ``path`` is a folder; for that of a run the error names the file in it.
+        ValueError: The file is damaged or was not written by :func:`save_model`, or no such weights
+            come with the package.
+
+    Example::
+
+        model = load_model("en3_resnet8@digits", generator=torch.Generator().manual_seed(0))
     """
     target = Path(path)
     if "@" in str(path) and not target.exists():

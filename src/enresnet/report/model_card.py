@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enresnet.common.tables import as_markdown
 from enresnet.evaluation.rows import with_interval
-from enresnet.models.pretrained import ModelCard
+from enresnet.models import ModelCard
 
 LIMITS = """\
 - It is a small network for research and teaching. The table above says how often it errs, and how

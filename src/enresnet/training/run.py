@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import yaml
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from enresnet.data import DataSet
     from enresnet.models import Ensemble, ResNet
+    from enresnet.models.architecture import StdOver
 
 CHECKPOINTS = ("best", "last")
 PRECISIONS = ("auto", "32", "bf16-mixed", "16-mixed")
@@ -100,7 +101,7 @@ class RunConfig:
             num_classes=len(data.classes),
             in_channels=data.train.channels,
             noise=self.recipe.noise if noisy else None,
-            std_over=self.recipe.std_over,
+            std_over=cast("StdOver", self.recipe.std_over),
             generator=named_generator(self.seed, "weights"),
         )
 

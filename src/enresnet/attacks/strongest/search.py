@@ -86,12 +86,34 @@ LOUD = (
 
 
 class Strongest(Attack):
-    """The worst case over APGD on all surrogates and Square, in linf.
+    """Runs several attacks on each image and keeps the worst point, in linf.
 
-    ``budget`` is in gradient evaluations an image; those that fail early take less. Square has as
-    many steps, without gradients; from a fifth of them on an image is left where the search is too
-    slow, unless there are no gradients or they mislead.
-    ``eot`` draws go into a gradient, fewer where the budget would not last for ten steps.
+    The attacks are APGD with three losses, on the model and on surrogates of it (such as the model
+    without noise, or one member), and then Square. An image of a randomised model counts as lost,
+    and is attacked no more, only when it fails in fifty draws without exception. Other images keep
+    the point that is most likely to fail. Where the model gives no gradient, Square alone runs,
+    with a warning.
+
+    Args:
+        epsilon: The largest change of a pixel, in units of the image's range [0, 1]; 8/255 by
+            default.
+        budget: The most gradient evaluations an image takes; 1000 by default, at least 100. Square
+            takes up to as many steps, without gradients. It stops early on images where it makes
+            too little progress, unless gradients are absent or misleading there.
+        eot: Draws of the model's noise that a gradient averages; 5 by default, fewer where the
+            budget would not last for ten steps. None leaves it to the model.
+        precision: Of the gradients: ``"32"``, ``"bf16"``, or ``"auto"`` (the default), which is
+            bfloat16 for networks of this package on hardware that computes in it.
+        generator: Draws starts and squares. By default it starts from the system's entropy.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of range or unknown, or ``epsilon`` is above 1 in linf.
+
+    Example::
+
+        result = Strongest(budget=500).run(model, images, labels)
+        print(result.gradients / len(images))  # gradient evaluations an image
     """
 
     random = True

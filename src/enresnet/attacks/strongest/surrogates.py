@@ -1,4 +1,4 @@
-"""Other models to take the gradient of, when it is this one that is to be fooled.
+"""Other models whose gradients help to fool this one.
 
 A defence by noise or by averaging may hide from its own gradient. So the attacker who knows it also
 tries: the network with its noise off; the output averaged over draws, whose gradient is another

@@ -40,6 +40,10 @@ def frozen(model: Model, *, evaluating: bool = True) -> Iterator[Callable[[Tenso
         model: An ``nn.Module`` or any callable from images in [0, 1] to logits.
         evaluating: False leaves the mode, and so the statistics of a model in training, alone.
 
+    Shape:
+        - images: N x C x H x W in [0, 1], as the model takes them
+        - result of the yielded callable: logits N x classes
+
     Returns:
         A context manager that yields a callable from images to logits; where the model returns no
         logits, what it returned, for the caller to refuse.
@@ -138,7 +142,7 @@ class _Holders:
         self._awaited: dict[int, int] = {}  # the thread that each waiting thread waits for
 
     def acquire(self, modules: Sequence[nn.Module]) -> None:
-        """Take all the modules for this thread, when all can be had."""
+        """Take all the modules for this thread, when all are free."""
         here = threading.get_ident()
         with self._changed:
             try:
