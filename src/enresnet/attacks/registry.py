@@ -59,11 +59,12 @@ LISTED = (
 )
 
 _NAME = re.compile(
-    r"(?P<attack>fgsm|noise|strongest|autoattack(?P<rand>_rand)?"
-    r"|(?:ifgsm|apgd|pgd|cw|square)(?P<steps>[0-9]+)?)"
-    r"(?P<pixel>(?<=cw)_pixel|(?<=[0-9])_pixel)?(?P<loss>_dlr|_t)?(?P<l2>_l2)?"
-    rf"(?P<goal>_targeted(?P<targets>_(?:{'|'.join(TARGETS)}))?|_runner_up)?"
+    rf"(?P<kind>{'|'.join(ATTACKS)})(?P<steps>[0-9]+)?(?P<version>_rand)?(?P<space>_pixel)?"
+    r"(?P<loss>_dlr|_t)?(?P<norm>_l2)?"
+    rf"(?P<goal>_targeted|_runner_up)?(?P<targets>(?<=_targeted)_(?:{'|'.join(TARGETS)}))?"
 )
+# What the words of a name mean; an attack knows those that its constructor has an option for.
+_MEANINGS = {"_rand": "rand", "_pixel": "pixel", "_dlr": "dlr", "_t": "targeted_dlr", "_l2": "l2"}
 
 
 class AttackOptions(TypedDict, total=False):
@@ -115,29 +116,19 @@ def create_attack(name: str, **options: Unpack[AttackOptions]) -> Attack:
         attacked = attack(model, images, labels)
     """
     match = _NAME.fullmatch(name) if isinstance(name, str) else None
-    kind = "" if match is None else match["attack"].rstrip("0123456789").removesuffix("_rand")
-    if match is None or not _fits(match, kind):
+    said = {} if match is None else {k: v for k, v in match.groupdict().items() if v is not None}
+    kind = said.pop("kind", None)
+    if kind is None or not set(said) <= set(inspect.signature(ATTACKS[kind]).parameters):
         raise ValueError(
             f"unknown attack {checks.brief(name)}; known are {', '.join(LISTED)}, with any number "
             "of steps, and followed by _runner_up or _targeted, with _random, _least_likely, "
             "_runner_up or _all after it where no targets are given"
             + checks.did_you_mean(name, LISTED)
         )
-    named: dict[str, Any] = {}
-    if match["steps"] is not None:
-        named["steps"] = int(match["steps"])
-    if match["pixel"]:
-        named["space"] = "pixel"
-    if match["l2"]:
-        named["norm"] = "l2"
-    if match["loss"]:
-        named["loss"] = {"_dlr": "dlr", "_t": "targeted_dlr"}[match["loss"]]
-    if match["rand"]:
-        named["version"] = "rand"
-    if match["goal"]:
-        named["goal"] = "targeted" if match["goal"].startswith("_targeted") else "runner_up"
-    if match["targets"]:
-        named["targets"] = match["targets"][1:]
+    named: dict[str, Any] = {
+        option: int(word) if option == "steps" else _MEANINGS.get(word, word.removeprefix("_"))
+        for option, word in said.items()
+    }
     given: dict[str, Any] = {**options}
     _check_options(name, kind, given)
     for key, value in named.items():
@@ -156,16 +147,6 @@ def _check_options(name: str, kind: str, options: Collection[str]) -> None:
                 f"{option} is not an option of {name}, which takes {', '.join(known)}"
                 + checks.did_you_mean(option, known)
             )
-
-
-def _fits(match: re.Match[str], kind: str) -> bool:
-    """Return whether an attack has what its name says of it."""
-    return not (
-        (match["pixel"] and kind != "cw")
-        or (match["l2"] and kind in ("cw", "square", "strongest", "autoattack"))
-        or (match["loss"] and kind != "apgd")
-        or (match["goal"] and kind in ("apgd", "strongest", "autoattack"))
-    )
 
 
 def list_attacks() -> list[str]:
