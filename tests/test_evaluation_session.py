@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -152,7 +153,7 @@ def test_what_the_command_does_is_possible_in_python(tmp_path):
         "batch_size": 8,
     }
     sets = AdversarialSets.at(tmp_path / "sets", session.data, chosen, conditions, png=True)
-    session = session.with_options(image_sink=sets)
+    session = replace(session, options=replace(options, image_sink=sets))
     kept = Sections(
         Record(tmp_path),
         lambda radius: f"at {radius}",

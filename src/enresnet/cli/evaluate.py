@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -128,7 +129,8 @@ def command(
     engine = training.Engine(devices=devices)
     engine.launch()
     shard = evaluation.Shard(engine.rank, engine.processes, engine.wait, engine.counted)
-    session = session.with_options(shard=shard, image_sink=sets, warn=attacked is None)
+    options = replace(options, shard=shard, image_sink=sets, warn=attacked is None)
+    session = replace(session, options=options)
     source.folder.mkdir(parents=True, exist_ok=True)
     sections = evaluation.Sections(
         source.record,

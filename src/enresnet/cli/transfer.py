@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -85,7 +86,7 @@ def command(
     engine = training.Engine(devices=devices)
     engine.launch()
     shard = evaluation.Shard(engine.rank, engine.processes, engine.wait, engine.counted)
-    session = session.with_options(shard=shard)
+    session = replace(session, options=replace(session.options, shard=shard))
     result = session.measure({one.name: one.attack for one in chosen})
     if engine.rank:
         return
@@ -107,12 +108,13 @@ def command(
     }
     count = next(iter(result.natural.values())).images
     radius = f", epsilon = {brief(radii[0])}" if len(radii) == 1 else ""
-    titles = {
-        one: f"{one.name}{radius}{result.gradient_draws(one.name)}, {count} images of {name}"
+    titles = [
+        f"{one.name}{radius}{result.gradient_draws(one.name)}, {count} images of {name}"
         for one in chosen
-    }
-    tables.write(values, {title: result.table(one.name) for one, title in titles.items()})
-    for one, title in titles.items():
+    ]
+    titled = list(zip(titles, chosen, strict=True))
+    tables.write(values, {title: result.table(one.name) for title, one in titled})
+    for title, one in titled:
         print_table(result.table(one.name), title=title)
         if picture is not None:
             several = picture.with_stem(f"{picture.stem}-{one.file_name}")

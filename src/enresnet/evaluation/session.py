@@ -79,10 +79,6 @@ class Session:
         """Return a session of the same models on other images."""
         return replace(self, data=as_images(dataset), options=options)
 
-    def with_options(self, **changed: Any) -> Session:
-        """Return the same session with some options changed."""
-        return replace(self, options=replace(self.options, **changed))
-
     def identity(self, name: str = OWN) -> Identity:
         """Return what tells the model of this name from others."""
         return self.look.identity({**self.oracles, **self.targets}[name])
