@@ -148,7 +148,7 @@ TINY = RunConfig("resnet8", "digits", SHORT, limit=40)
 def _prepare_checkpoints() -> tuple[bytes, dict[str, Tensor], dict[str, Any]]:
     shutil.rmtree("seed-run", ignore_errors=True)
     with contextlib.suppress(_EnoughError):
-        train(TINY, Path("seed-run"), checkpoint_every=0, watchers=[_TwoSteps()])
+        train(TINY, Path("seed-run"), checkpoint_every=0, callbacks=[_TwoSteps()])
     found = newest_checkpoint(Path("seed-run/last"))
     assert found is not None
     tensors, facts, _ = found

@@ -106,6 +106,11 @@ class Engine:
         """The number of this process; 0 writes files and speaks."""
         return self._fabric.global_rank
 
+    def share_of(self, count: int) -> slice:
+        """Return the part of ``count`` images that this process takes."""
+        first, after = (count * number // self.processes for number in (self.rank, self.rank + 1))
+        return slice(first, after)
+
     def prepare(
         self, module: nn.Module, optimiser: torch.optim.Optimizer
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
