@@ -433,7 +433,7 @@ def _try_command(vocabulary: list[str], draw: random.Random) -> str:
     # Only commands that refuse at once, or end within a moment, are let loose.
     if words[0] in ("train", "resume"):
         words += ["--epochs", "0"]
-    if words[0] in ("quickstart", "pde", "benchmark", "evaluate", "transfer", "diagnose"):
+    if words[0] in ("quickstart", "pde", "evaluate", "transfer", "diagnose"):
         words += ["--no-such-option"]
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

@@ -32,7 +32,6 @@ COMMANDS = {
     "diagnose": "Look for signs that a defence only hides its gradient.",
     "pde": "Run the theory: Figure 4, Feynman-Kac, levels, theorems, a classifier.",
     "integrate": "Join separately trained networks into one model.",
-    "benchmark": "Measure speed side by side with others.",
     "models": "List the trained networks in the package, and those of the paper.",
     "attacks": "List the attacks, with their default settings.",
 }
