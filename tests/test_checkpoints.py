@@ -8,7 +8,14 @@ import torch
 from safetensors.torch import load_file
 
 from enresnet.training import Run, RunConfig, train
-from enresnet.training.checkpoint import checkpoints, newest_checkpoint, write_checkpoint
+from enresnet.training.checkpoint import (
+    checkpoints,
+    facts_of,
+    newest_checkpoint,
+    write_checkpoint,
+)
+from enresnet.training.events import Progress
+from enresnet.training.state import GuardState, Kept, NetworkState, SelectionState, TrainerState
 from processes import dead_process, newest
 from trainings import QUICK, StopAt, StopError, assert_same_weights
 
@@ -99,6 +106,22 @@ class TestCheckpoints:
         path = newest(tmp_path / "run")
         names = {name.partition("/")[0] for name in load_file(path)}
         assert names == {"model", "momentum"}
+        known = "progress natural guard precision processes teacher epochs selection options run"
+        assert [*facts_of(path)] == [*known.split(), "native_loops", "saved"]
+
+    def test_their_names_on_disk_stay(self):
+        """A training that began with an earlier version goes on."""
+        one = torch.ones(1)
+        network = NetworkState({"a": one}, {"a": one}, {"a": one})
+        state = TrainerState(network, GuardState(0.5, network), one, Progress(), None, {}, 1, None)
+        selection = SelectionState(Kept(1, "why"), 1, one, 1)
+        parts = ["average/a", "model/a", "momentum/a"]
+        guarded = [f"guard/{name}" for name in parts]
+        assert sorted(state.tensors()) == sorted([*parts, *guarded, "weights"])
+        assert [*selection.tensors()] == ["selection/scores"]
+        assert selection.facts() == {"kept": [1, "why"], "best": 1, "validated": 1}
+        assert TrainerState.unpack(state.tensors(), state.facts()) == state
+        assert SelectionState.unpack(selection.tensors(), selection.facts()) == selection
 
 
 class TestRunFolder:

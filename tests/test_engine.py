@@ -13,8 +13,8 @@ import torch
 from enresnet.data import DataSet, Images, load_data
 from enresnet.models import create_model
 from enresnet.training import Engine, Run, RunConfig, Trainer, load_recipe
+from enresnet.training.engine import step_rows
 from enresnet.training.state import TrainerState
-from enresnet.training.trainer import step_rows
 from problems import seeded
 from processes import LINE, finish, kill, newest, start, wait_for
 from trainings import QUICK, TRAIN, assert_same_weights

@@ -12,6 +12,7 @@ import tyro
 from enresnet import evaluation
 from enresnet.cli.output import check_outputs, write_json
 from enresnet.common import checks
+from enresnet.common.allocator import keep_memory
 from enresnet.common.files import atomic_write
 from enresnet.common.plotting import as_png, blank, plain
 from enresnet.common.tables import print_table
@@ -22,6 +23,7 @@ from speed.turns import MissingError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmarks; return the exit code, 2 for bad input."""
+    keep_memory()  # as the command line does
     try:
         return tyro.cli(
             measure,

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 
 import enresnet
 from enresnet.common import checks
+from enresnet.common.allocator import keep_memory
 from enresnet.common.processes import first_process
 from enresnet.common.text import for_terminal
 
@@ -67,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         command = importlib.import_module(f"enresnet.cli.{name}").command
         readable(command)
+        keep_memory()
         with _plain_warnings():
             code = tyro.cli(
                 command,

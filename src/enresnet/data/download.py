@@ -30,7 +30,13 @@ from typing import IO, Any
 import numpy as np
 
 from enresnet.common import checks
-from enresnet.common.files import atomic_write, remove, remove_leftovers, temporary_path
+from enresnet.common.files import (
+    atomic_write,
+    remove,
+    remove_leftovers,
+    temporary_path,
+    user_cache,
+)
 from enresnet.common.progress import progress_bar
 from enresnet.common.reading import regular_file
 
@@ -73,8 +79,7 @@ def cache_folder() -> Path:
     named = os.environ.get("ENRESNET_DATA")
     if named:
         return Path(named).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "enresnet"
+    return user_cache()
 
 
 def sha256(array: np.ndarray[Any, Any]) -> str:

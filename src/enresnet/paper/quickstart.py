@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from enresnet.attacks import attack_at
+from enresnet.common.allocator import keep_memory
 from enresnet.common.progress import progress_bar
 from enresnet.common.randomness import named_generator
 from enresnet.data import load_data
@@ -52,7 +53,7 @@ def run_quickstart(
     with (
         tempfile.TemporaryDirectory() as folder,
         ProcessPoolExecutor(
-            max_workers=os.cpu_count(), mp_context=get_context("spawn"), initializer=_one_thread
+            max_workers=os.cpu_count(), mp_context=get_context("spawn"), initializer=_set_up
         ) as pool,
         progress_bar("quickstart", 100 * seeds, show=progress) as advance,
     ):
@@ -105,7 +106,9 @@ def _gather(jobs: Iterable[tuple[Future[Any], int]], advance: Callable[[int], No
     return results
 
 
-def _one_thread() -> None:
+def _set_up() -> None:
+    """Prepare a process of the pool."""
+    keep_memory()
     torch.set_num_threads(1)  # networks this small lose by more
 
 

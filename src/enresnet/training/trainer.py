@@ -25,11 +25,11 @@ from enresnet.training.averaging import WeightAverage
 from enresnet.training.awp import default_gamma, perturbed_weights
 from enresnet.training.collapse_guard import CollapseGuard
 from enresnet.training.curriculum import recipe_at, sized_at
-from enresnet.training.engine import Engine
+from enresnet.training.engine import CraftedBatch, Engine, ObjectiveLoss, step_rows
 from enresnet.training.events import Epoch, Progress, Step
 from enresnet.training.joint import LearnedWeights, compensate
 from enresnet.training.memory import choose_memory
-from enresnet.training.objectives import OBJECTIVES, Objective
+from enresnet.training.objectives import OBJECTIVES
 from enresnet.training.recipe import Recipe
 from enresnet.training.state import NetworkState, TrainerState
 from enresnet.training.teacher import answers_digest, teacher_answers
@@ -422,33 +422,3 @@ class Trainer:
             epoch=epoch,
             robust=self.objective.robust,
         )
-
-
-def step_rows(count: int, size: int, processes: int = 1) -> list[slice]:
-    """Return the steps of an epoch of ``count`` images, ``size`` a step; the last may be smaller.
-
-    A rest of fewer images than processes joins the step before, so that none stands idle.
-    """
-    starts = list(range(0, count, size))
-    if len(starts) > 1 and count - starts[-1] < processes:
-        starts.pop()
-    return [slice(start, end) for start, end in zip(starts, [*starts[1:], count], strict=True)]
-
-
-class CraftedBatch:
-    """What the loss needs. Not a tuple: Fabric would round the images of one to its precision."""
-
-    def __init__(self, images: Tensor, crafted: Tensor, labels: Tensor) -> None:
-        self.images, self.crafted, self.labels = images, crafted, labels
-
-
-class ObjectiveLoss(nn.Module):
-    """The objective's loss as one forward pass, however many it makes: DDP counts on one."""
-
-    def __init__(self, model: nn.Module, objective: Objective) -> None:
-        super().__init__()
-        self.model, self.objective = model, objective
-
-    def forward(self, batch: CraftedBatch) -> tuple[Tensor, Tensor]:
-        """Return the mean loss and the logits of the crafted images."""
-        return self.objective.loss(self.model, batch.images, batch.crafted, batch.labels)
