@@ -27,9 +27,10 @@ from torch import Tensor
 
 from enresnet.attacks import create_attack
 from enresnet.cli import COMMANDS, main
+from enresnet.data.archive import read_archive
 from enresnet.data.attacked import AdversarialSet, load_adversarial_set
-from enresnet.data.download import read_archive, read_pickle
 from enresnet.data.folder import load_folder
+from enresnet.data.plain_pickle import read_pickle
 from enresnet.evaluation import evaluate
 from enresnet.evaluation.comparison import compare_records
 from enresnet.evaluation.journal import Journal
