@@ -131,3 +131,10 @@ enresnet.cli.attacks.print_table = lambda *_, **__: print("mallopt" in Watched.a
 enresnet.cli.main(["attacks"])
 """
     assert fresh(code)[0].splitlines()[:2] == ["False", "True"]
+
+
+@pytest.mark.parametrize("name", [name for name in PACKAGES if name != ".models"])
+def test_no_public_name_hides_a_file_of_its_package(name):
+    package = importlib.import_module(f"enresnet{name}")
+    files = {path.stem for path in Path(package.__file__).parent.glob("*.py")}
+    assert files.isdisjoint(package.__all__)
