@@ -21,6 +21,7 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -232,20 +233,16 @@ def remove_journal(folder: Path) -> None:
 
 def packed(bits: Tensor) -> dict[str, Any]:
     """Return a tensor of bools as plain JSON."""
-    weights = 2 ** torch.arange(8, dtype=torch.uint8)
-    flat = torch.nn.functional.pad(bits.flatten().to(torch.uint8), (0, -bits.numel() % 8))
-    values = (flat.view(-1, 8) * weights).sum(dim=1, dtype=torch.uint8)
-    text = base64.b64encode(bytes(values.tolist())).decode()
-    return {"shape": list(bits.shape), "bits": text}
+    content = np.packbits(bits.flatten().numpy(), bitorder="little").tobytes()
+    return {"shape": list(bits.shape), "bits": base64.b64encode(content).decode()}
 
 
 def unpacked(values: dict[str, Any]) -> Tensor:
     """Return the bools that :func:`packed` packed."""
     shape = torch.Size(values["shape"])
-    content = bytearray(base64.b64decode(values["bits"]))
-    numbers = torch.frombuffer(content, dtype=torch.uint8) if content else torch.empty(0)
-    bits = numbers.to(torch.uint8)[:, None].bitwise_and(2 ** torch.arange(8, dtype=torch.uint8))
-    return (bits != 0).flatten()[: shape.numel()].view(shape)
+    content = np.frombuffer(base64.b64decode(values["bits"]), np.uint8)
+    bits = torch.from_numpy(np.unpackbits(content, bitorder="little")).bool()
+    return bits[: shape.numel()].view(shape)
 
 
 def _digest(content: bytes) -> bytes:
