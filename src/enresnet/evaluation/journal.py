@@ -179,10 +179,22 @@ class Journals:
         """Return how many pieces of work these journals hold."""
         return sum(len(journal.entries()) for journal in self._own.values())
 
-    def remove(self) -> None:
-        """Remove the journals that were opened, and the folder if no other is in it."""
+    def remove(self, recorded: dict[str, Any] | None = None) -> None:
+        """Remove the journals that were opened, and the folder if no other is in it.
+
+        Those of earlier calls go too where nothing is left to do with them: what a dead process was
+        removing, and those of evaluations that ``recorded``, the header of all that is recorded
+        now, covers.
+        """
         for folder in self._own:
             remove_journal(folder)
+        recorded = json.loads(json.dumps(recorded))  # as the headers that are stored
+        for folder in list(self.folder.iterdir() if self.folder.is_dir() else ()):
+            if is_temporary(folder):
+                if is_leftover(folder):
+                    remove(folder)
+            elif recorded and _is_covered(folder, recorded) and not _is_written(folder):
+                remove_journal(folder)
         with suppress(OSError):
             self.folder.rmdir()
 
@@ -199,6 +211,18 @@ class Journals:
                 f"interrupted; {kept} finished batch{'es' * (kept > 1)} kept in {self.folder}: the "
                 "same command goes on from there, with --restart it begins anew"
             ) from stop
+
+
+def _is_covered(folder: Path, recorded: dict[str, Any]) -> bool:
+    """Return whether an evaluation is part of the one that a header describes."""
+    try:
+        there = json.loads((folder / HEADER).read_text())
+        attacks, all_attacks = there["attacks"].items(), recorded["attacks"].items()
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return False
+    parts = ("attacks", "eot", "natural", LOOPS)
+    same = (there.get(key) == value for key, value in recorded.items() if key not in parts)
+    return all(same) and all(pair in all_attacks for pair in attacks)
 
 
 def _about(folder: Path) -> str:
