@@ -78,7 +78,9 @@ class TestCheckpoints:
         ("changes", "words"),
         [
             ({"progress": {"step": []}}, r"does not fit resnet8 .*step must be of type int"),
-            ({"progress": {"epoch": 2**40}}, r"does not fit resnet8 .*stands at step"),
+            ({"progress": {"step": 2**40}}, r"does not fit resnet8 .*stands at step"),
+            ({"progress": {"epoch": 2**40}}, r"does not fit resnet8 .*stands after"),
+            ({"progress": {"epoch": 1}}, r"does not fit resnet8 .*after 1 epochs and tells of 0"),
             ({"natural": "x"}, r"does not fit resnet8 .*the natural accuracy is 'x'"),
             ({"epochs": [{"epoch": 1}]}, r"does not fit resnet8 "),
             ({"selection": {"kept": None, "best": None, "validated": "x"}}, "the selection is"),

@@ -240,6 +240,10 @@ class TrainingState:
             native_loops=facts.get("native_loops"),
             saved=str(facts["saved"]),
         )
+        done = state.trainer.progress.epoch
+        numbers = [epoch.epoch for epoch in state.epochs]
+        if len(numbers) != done or numbers != list(range(1, len(numbers) + 1)):
+            raise LookupError(f"it stands after {done} epochs and tells of {len(state.epochs)}")
         return state, damaged
 
 
