@@ -12,10 +12,10 @@ from torch.distributions import Normal
 from enresnet.cli import main
 from enresnet.data import Images
 from enresnet.evaluation import Evaluation
-from enresnet.evaluation.accuracy import summarise
 from enresnet.evaluation.groups import compare_groups
 from enresnet.evaluation.results import Record
 from enresnet.evaluation.scoring import Scored
+from enresnet.evaluation.summary import summarise
 from enresnet.training import Run, RunConfig, load_recipe
 from problems import seeded
 
@@ -72,12 +72,12 @@ def test_intervals_cover_and_false_alarms_are_rare(paired, runs, luck):
 
 def test_images_alone_would_raise_false_alarms():
     """What the comparison of single runs gets wrong when it is read as one of methods."""
-    from enresnet.evaluation import compare
+    from enresnet.evaluation import compare_scores
 
     generator, alone, groups = seeded(), 0, 0
     for _ in range(200):
         one, two = two_methods((3, 3), 3000, 0.1, (0.0, 0.0), generator)
-        alone += compare(one["0"], two["0"]).verdict != "undecided"
+        alone += compare_scores(one["0"], two["0"]).verdict != "undecided"
         groups += compare_groups(one, two, paired=True).verdict != "undecided"
     assert alone / 200 > 0.3
     assert groups / 200 <= 0.075

@@ -11,7 +11,7 @@ from enresnet import evaluation
 from enresnet.cli.output import check_outputs, say, write_json, write_text
 from enresnet.common import checks
 from enresnet.common.tables import as_markdown, print_table
-from enresnet.evaluation.result import NATURAL
+from enresnet.evaluation.accuracy import NATURAL
 from enresnet.evaluation.results import Record
 from enresnet.training.run_groups import RunGroup, pair_by_seed
 

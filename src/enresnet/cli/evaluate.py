@@ -15,8 +15,7 @@ from enresnet.cli.model_source import open_model
 from enresnet.cli.options import Flat
 from enresnet.cli.output import Tables, say, write_picture
 from enresnet.common.tables import print_table
-from enresnet.evaluation.result import NATURAL
-from enresnet.evaluation.rows import detail_rows, evaluation_rows
+from enresnet.evaluation.accuracy import NATURAL
 
 if TYPE_CHECKING:
     from enresnet.evaluation import Accuracy
@@ -153,7 +152,7 @@ def command(
     for word in [*sections.add(result), *session.finish()]:
         say(word, error=True)
     clean = "clean" if attacked is None else "as they are"
-    rows, details = evaluation_rows(result, clean=clean), detail_rows(result, clean=clean)
+    rows, details = result.table(clean=clean), result.details(clean=clean)
     title = f"{source.name}{source.variant} on {name}, {result.natural.images} test images"
     caption = evaluation.evaluation_caption(result, radii=radii, eot=eot, attacked=attacked)
     values = {**result.to_json(), **facts, "epsilon": radii[0] if len(radii) == 1 else radii}

@@ -10,7 +10,6 @@ from enresnet.cli.output import check_outputs, say, write_json, write_text
 from enresnet.common.tables import as_latex, as_markdown, print_table
 from enresnet.common.text import brief
 from enresnet.evaluation.results import Record
-from enresnet.evaluation.rows import evaluation_rows
 
 
 def command(
@@ -44,7 +43,7 @@ def command(
             model, data = kept.about["model"], kept.about["data_name"]
             radius = f"epsilon = {brief(kept.about['epsilon'])}"
             title = f"{folder_name} ({name}): {model} on {data}, {radius}"
-            tables[title] = evaluation_rows(kept.evaluation)
+            tables[title] = kept.evaluation.table()
     caption = "In %, with 95 % intervals."
     write_json(
         json,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from enresnet.common.lazy import load_on_first_use
 
 if TYPE_CHECKING:
+    from enresnet.evaluation.accuracy import Accuracy as Accuracy
     from enresnet.evaluation.adversarial_sets import AdversarialSets as AdversarialSets
     from enresnet.evaluation.adversarial_sets import with_eight_bit as with_eight_bit
     from enresnet.evaluation.captions import details_caption as details_caption
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from enresnet.evaluation.model_identity import digest_of as digest_of
     from enresnet.evaluation.model_identity import identify as identify
     from enresnet.evaluation.options import EvaluationOptions as EvaluationOptions
-    from enresnet.evaluation.result import Accuracy as Accuracy
     from enresnet.evaluation.result import Evaluation as Evaluation
     from enresnet.evaluation.runner import ImageSink as ImageSink
     from enresnet.evaluation.runner import Shard as Shard
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from enresnet.evaluation.session import Session as Session
     from enresnet.evaluation.statistics import Comparison as Comparison
     from enresnet.evaluation.statistics import accuracy_interval as accuracy_interval
-    from enresnet.evaluation.statistics import compare as compare
+    from enresnet.evaluation.statistics import compare_scores as compare_scores
     from enresnet.evaluation.statistics import paired_difference as paired_difference
 
 __all__ = load_on_first_use(
@@ -54,9 +54,10 @@ __all__ = load_on_first_use(
         "matrix": "TransferMatrix",
         "measure": "evaluate transfer transfer_matrix",
         "options": "EvaluationOptions",
-        "result": "Accuracy Evaluation",
+        "accuracy": "Accuracy",
+        "result": "Evaluation",
         "scoring": "score",
-        "statistics": "Comparison accuracy_interval compare paired_difference",
+        "statistics": "Comparison accuracy_interval compare_scores paired_difference",
         "runner": "ImageSink Shard WorkItem",
         "sections": "ChosenAttack Sections",
         "session": "Session",

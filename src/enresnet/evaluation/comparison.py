@@ -12,11 +12,11 @@ from typing import Any
 
 from torch import Tensor
 
-from enresnet.evaluation.accuracy import lost_in
+from enresnet.evaluation.accuracy import NATURAL
 from enresnet.evaluation.groups import compare_groups
-from enresnet.evaluation.result import NATURAL
 from enresnet.evaluation.results import Record
-from enresnet.evaluation.statistics import Comparison, SharedNoise, compare
+from enresnet.evaluation.statistics import Comparison, SharedNoise, compare_scores
+from enresnet.evaluation.summary import lost_in
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def compare_records(
     rows, skipped = _rows([(first, section), (second, other_section or section)], tries)
     for name, (mine, other) in rows.items():
         images = min(len(mine.counts), len(other.counts))
-        found[name] = compare(
+        found[name] = compare_scores(
             mine.standing(tries, images),
             other.standing(tries, images),
             shared=mine.shared.and_of(other.shared),

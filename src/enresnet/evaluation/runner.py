@@ -21,10 +21,10 @@ from enresnet.attacks.precision import fast_bfloat16
 from enresnet.common.progress import counted, progress_bar
 from enresnet.common.randomness import named_seed
 from enresnet.data import Images
+from enresnet.evaluation.accuracy import NATURAL
 from enresnet.evaluation.journal import Journal
 from enresnet.evaluation.model_identity import Identity
 from enresnet.evaluation.piece import Gathered, Result
-from enresnet.evaluation.result import NATURAL
 from enresnet.evaluation.scoring import score_draws
 from enresnet.evaluation.seeding import own_streams
 from enresnet.models.interface import Model

@@ -17,7 +17,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from enresnet.common.files import atomic_write
-from enresnet.evaluation.result import Accuracy
+from enresnet.evaluation.accuracy import Accuracy
 
 
 def add_scores(

@@ -150,7 +150,7 @@ class Comparison:
         return {**asdict(self), "interval": list(self.interval), "verdict": self.verdict}
 
 
-def compare(scores: Tensor, others: Tensor, *, shared: SharedNoise = ALONE) -> Comparison:
+def compare_scores(scores: Tensor, others: Tensor, *, shared: SharedNoise = ALONE) -> Comparison:
     """Compare the scores of two models on the same images.
 
     Were the models alike, each image's difference could as well have the other sign: the p-value

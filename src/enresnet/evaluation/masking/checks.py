@@ -15,8 +15,8 @@ from torch import Tensor
 from enresnet.attacks import IFGSM, RandomNoise, Square
 from enresnet.attacks.gradient import expected_gradient
 from enresnet.attacks.losses import cross_entropy
+from enresnet.evaluation.accuracy import Accuracy
 from enresnet.evaluation.masking.measurements import Measurements
-from enresnet.evaluation.result import Accuracy
 from enresnet.evaluation.statistics import paired_difference
 from enresnet.models.frozen import frozen
 from enresnet.models.interface import Model

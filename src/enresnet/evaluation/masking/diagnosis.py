@@ -20,6 +20,7 @@ from enresnet.attacks.ifgsm import check_epsilon
 from enresnet.common import checks
 from enresnet.common.progress import progress_bar
 from enresnet.data import Images
+from enresnet.evaluation.accuracy import Accuracy
 from enresnet.evaluation.journal import Journals
 from enresnet.evaluation.masking import checks as answers
 from enresnet.evaluation.masking.checks import MaskingCheck
@@ -27,7 +28,6 @@ from enresnet.evaluation.masking.measurements import Measurements
 from enresnet.evaluation.matrix import OWN
 from enresnet.evaluation.misuse import suspicions, warn_of_chance
 from enresnet.evaluation.options import EvaluationOptions
-from enresnet.evaluation.result import Accuracy
 from enresnet.evaluation.session import Session
 from enresnet.models.interface import Model
 
