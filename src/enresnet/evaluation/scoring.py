@@ -23,14 +23,32 @@ from enresnet.models.interface import Model, device_of
 
 @dataclass(frozen=True)
 class Scored:
-    """How ``images`` fared in each of ``draws``."""
+    """Which images were right in which draws.
 
-    right: Tensor  # images x draws, bool
-    averaged: Tensor  # images x draws, bool: the mean of the draws so far
-    without: Tensor  # images x draws, bool: the mean of all other draws
-    confidence: Tensor  # images: the largest of the mean probabilities
-    seconds: float = 0.0  # that the predictions took
-    bad: int = 0  # predictions that were not numbers, and so are wrong
+    Attributes:
+        right: Whether each draw is right.
+        averaged: Whether the mean of the draws so far is right.
+        without: Whether the mean of all other draws is right.
+        confidence: The largest of the mean probabilities.
+        seconds: What the predictions took.
+        bad: Predictions that were not numbers, and so are wrong.
+
+    Shape:
+        - right, averaged, without: images x draws, bool
+        - confidence: images
+    """
+
+    right: Tensor
+    averaged: Tensor
+    without: Tensor
+    confidence: Tensor
+    seconds: float = 0.0
+    bad: int = 0
+
+    @property
+    def counts(self) -> Tensor:
+        """In how many draws each image is right, int16."""
+        return self.right.sum(dim=1).to(torch.int16)
 
     @property
     def scores(self) -> Tensor:

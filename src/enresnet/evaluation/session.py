@@ -42,10 +42,13 @@ class Session:
         data: The images.
         options: How measurements are made.
         look: What is known of the models.
+        digest: That of the whole dataset, images beyond the limit included.
 
-    Example:
-        >>> session = Session.open(model, (images, labels), EvaluationOptions(seed=0))
-        >>> session.measure("fgsm").evaluation()
+    Example::
+
+        session = Session.open(model, (images, labels), EvaluationOptions(draws=2, seed=0))
+        first = session.measure("fgsm").evaluation()
+        print(session.complete({"pgd": PGD(steps=2)}, {"natural": first.natural}))
     """
 
     oracles: Mapping[str, Model]
@@ -53,6 +56,7 @@ class Session:
     data: Images
     options: EvaluationOptions
     look: FirstLook
+    digest: str
 
     @classmethod
     def between(
@@ -63,9 +67,10 @@ class Session:
         options: EvaluationOptions,
     ) -> Session:
         """Return a session of attacks on some models that others classify."""
-        data = as_images(dataset).first(options.limit)
+        whole = as_images(dataset)
+        data = whole.first(options.limit)
         look = FirstLook(data, batch_size=options.batch_size, seed=options.seed)
-        return cls(oracles, targets, data, options, look)
+        return cls(oracles, targets, data, options, look, whole.fingerprint())
 
     @classmethod
     def open(cls, model: Model, dataset: Any, options: EvaluationOptions) -> Session:
@@ -78,7 +83,8 @@ class Session:
 
     def on(self, dataset: Any, options: EvaluationOptions) -> Session:
         """Return a session of the same models on other images."""
-        return replace(self, data=as_images(dataset), options=options)
+        images = as_images(dataset)
+        return replace(self, data=images, options=options, digest=images.fingerprint())
 
     def identity(self, name: str = OWN) -> Identity:
         """Return what tells the model of this name from others."""
@@ -176,6 +182,7 @@ class Session:
             claimed=found.claimed,
             gradients=found.gradients,
             evaluations=found.evaluations,
+            digest=self.digest,
         )
 
     def _warn_of_misuse(self) -> None:

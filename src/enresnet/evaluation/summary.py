@@ -33,10 +33,12 @@ def summarise(
     claimed: Tensor | None = None,
     gradients: int = 0,
     evaluations: int = 0,
+    digest: str | None = None,
 ) -> Accuracy:
     """Return the accuracy that the scores of the images of ``data`` amount to.
 
-    ``apart`` says that every image is known to have noise of its own.
+    ``apart`` says that every image is known to have noise of its own; ``digest`` is that of the
+    dataset that the images are from.
     """
     scores, draws = scored.scores, scored.right.shape[1]
     averaged = scored.averaged[:, -1].float()
@@ -78,6 +80,7 @@ def summarise(
         claimed=None if claimed is None else float(claimed.float().mean()),
         gradients=gradients / len(scored),
         evaluations=evaluations / len(scored),
+        data=digest,
         scored=scored,
     )
 
