@@ -115,7 +115,31 @@ def _right(weights: Tensor, labels: Tensor) -> Tensor:
 
 
 def score(model: Model, images: Tensor, labels: Tensor, *, draws: int = 1) -> Tensor:
-    """Return the share of ``draws`` in which each image is classified rightly."""
+    """Return the share of draws in which each image is classified rightly.
+
+    The model runs in evaluation mode and is left as it was.
+
+    Args:
+        model: From images in [0, 1] to logits.
+        images: In [0, 1]; all of them meet the model at once.
+        labels: The right classes, from 0 up.
+        draws: Predictions of each image; 1 by default.
+
+    Shape:
+        - images: N x C x H x W
+        - labels: N
+        - result: N, between 0 and 1
+
+    Returns:
+        The scores, float32 on the CPU.
+
+    Raises:
+        ValueError: The model does not return logits N x classes, or a label is none of its classes.
+
+    Example::
+
+        accuracy = score(model, images, labels, draws=10).mean()
+    """
     return score_draws(model, images, labels, draws=draws).scores
 
 

@@ -44,9 +44,8 @@ class MaskingCheck:
 
     Example::
 
-        found = enresnet.diagnose(model, (images, labels), limit=2, draws=1, queries=2)
-        for check in found.checks:
-            print(check.name, check.figure, check.verdict)
+        check = MaskingCheck("many steps beat one", "IFGSM-20 leaves 9 %, FGSM 4 %", "warn", "...")
+        print(check.warning)
     """
 
     name: str

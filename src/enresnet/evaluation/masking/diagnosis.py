@@ -74,7 +74,8 @@ class Diagnosis:
 
     Example::
 
-        found = enresnet.diagnose(model, (images, labels), draws=1, queries=2)
+        linear = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 10))
+        found = enresnet.diagnose(linear, (images, labels), queries=2)
         print(found, len(found.warnings))
     """
 
@@ -173,11 +174,11 @@ def diagnose(
         journal: A folder that keeps results as they come; the same call goes on from there.
         progress: Whether to show progress; None shows it on a terminal and in a notebook.
 
+    Shape:
+        - dataset, as a pair: images N x C x H x W, labels N
+
     Returns:
         All checks, those that warn under ``.warnings``, and two curves. It prints as a table.
-
-    Shape:
-        - dataset, as a pair of tensors: N x C x H x W and N
 
     Raises:
         ValueError, TypeError: An argument is not what it should be, or the model does not fit the
@@ -186,8 +187,8 @@ def diagnose(
 
     Example::
 
-        found = enresnet.diagnose(model, (images, labels), draws=1, queries=2)
-        print(found.warnings)
+        linear = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 10))
+        print(enresnet.diagnose(linear, (images, labels), limit=2, queries=2))
     """
     book = journal if isinstance(journal, Journals | None) else Journals(journal)
     options = EvaluationOptions(draws, batch_size, limit, seed, book, progress=progress)
