@@ -117,7 +117,8 @@ def _two_models(
     sections: tuple[str, str],
     tries: int,
 ) -> ComparisonTable:
-    from enresnet.evaluation.comparison import ComparisonTable, compare_records
+    from enresnet.evaluation import ComparisonTable
+    from enresnet.evaluation.comparison import compare_records
 
     labels = _labels("the first", first), _labels("the second", second)
     words = _section_words(sections)
@@ -147,7 +148,8 @@ def _two_methods(
     sections: tuple[str, str],
     tries: int,
 ) -> ComparisonTable:
-    from enresnet.evaluation.comparison import ComparisonTable, compare_record_groups
+    from enresnet.evaluation import ComparisonTable
+    from enresnet.evaluation.comparison import compare_record_groups
 
     words = _section_words(sections)
     one, two, paired, notes = pair_by_seed(_group(first, sections[0]), _group(second, sections[1]))
