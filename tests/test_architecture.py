@@ -224,6 +224,11 @@ def described(section):
     return {word for head in heads for word in re.split(r"[, *]+", head)}
 
 
+def is_protocol(thing):
+    """Return whether a class only says what others must have; it has no constructor of its own."""
+    return getattr(thing, "_is_protocol", False)
+
+
 def takes_tensors(function):
     return any("Tensor" in str(kind) for kind in getattr(function, "__annotations__", {}).values())
 
@@ -236,7 +241,7 @@ def missing(thing):
         if issubclass(thing, BaseException):
             return []
         call = thing.__dict__.get("forward") or thing.__dict__.get("__call__")
-        own = "__init__" in thing.__dict__
+        own = "__init__" in thing.__dict__ and not is_protocol(thing)
         parameters = list(inspect.signature(thing).parameters) if own else []
         told = described(found.get("Args", "")) | described(found.get("Attributes", ""))
         shaped = call is not None and takes_tensors(call)
@@ -268,7 +273,7 @@ def test_a_public_name_is_documented_where_it_stands(room, name):
 @pytest.mark.parametrize(("room", "name"), sorted(set(public_names())))
 def test_signatures_show_their_options(room, name):
     thing = getattr(importlib.import_module(f"enresnet.{room}".rstrip(".")), name)
-    if not inspect.isclass(thing) and not inspect.isfunction(thing):
+    if (not inspect.isclass(thing) and not inspect.isfunction(thing)) or is_protocol(thing):
         return
     for parameter in inspect.signature(thing).parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:

@@ -1,5 +1,7 @@
 """enresnet.evaluate from Python: what it takes, and what can be done with what it returns."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ import enresnet
 from enresnet.attacks import FGSM
 from enresnet.cli import main
 from enresnet.data import load_data
+from enresnet.evaluation import Diagnosis
 from enresnet.evaluation.inputs import as_images
 from problems import SmallNet, random_problem
 
@@ -125,6 +128,24 @@ class TestResult:
         assert main(["results", str(tmp_path)]) == 0
         assert "mine on noise" in capsys.readouterr().out
 
+    def test_all_sections_print_as_the_command_shows_them(
+        self, result, tmp_path, capsys, monkeypatch
+    ):
+        monkeypatch.setenv("COLUMNS", "150")
+        result.save(tmp_path / "evaluation.json")
+        result.save(tmp_path / "evaluation.json", section="last", model="mine")
+        results = enresnet.load_results(tmp_path)
+        assert main(["results", str(tmp_path)]) == 0
+        assert capsys.readouterr().out == f"{results}\n"
+        assert list(results) == ["best", "last"]
+        assert results["last"] == result
+        assert [row["section"] for row in results.rows()] == ["best", "best", "last", "last"]
+        assert results._repr_html_().count("<table>") == 2
+        only = enresnet.load_results(tmp_path / "evaluation.json", section="last")
+        assert only.to_json() == {"last": results.to_json()["last"]}
+        with pytest.raises(FileNotFoundError, match="no evaluation of 'first'"):
+            enresnet.load_results(tmp_path, section="first")
+
     def test_damaged_files(self, result, tmp_path):
         path = tmp_path / "evaluation.json"
         damages = {"{": "is not JSON", "[]": "must hold sections", '{"a": 3}': "is damaged"}
@@ -136,6 +157,15 @@ class TestResult:
         with pytest.raises(ValueError, match="must hold sections"):
             result.save(path)
         assert path.read_text() == "[]"
+
+
+def test_a_diagnosis_prints_and_is_kept(model):
+    found = enresnet.diagnose(model, PAIRS, limit=4, draws=1, queries=2)
+    assert Diagnosis.from_json(json.loads(json.dumps(found.to_json()))) == found
+    assert "many steps beat one" in " ".join(str(found).split())
+    assert all(check.meaning in str(found) for check in found.warnings)
+    assert found._repr_html_().count("<tr>") == 1 + len(found.rows())
+    assert {row["verdict"] for row in found.rows()} <= {"pass", "warn", "skipped"}
 
 
 def test_data_shows_itself_in_a_line():

@@ -10,11 +10,8 @@ import torch
 from enresnet.attacks import FGSM
 from enresnet.cli import main
 from enresnet.evaluation import (
-    AdversarialSets,
-    ChosenAttack,
     EvaluationOptions,
     Journals,
-    Sections,
     Session,
     Shard,
     TransferMatrix,
@@ -23,9 +20,10 @@ from enresnet.evaluation import (
     first_look,
     transfer,
     transfer_matrix,
-    with_eight_bit,
 )
+from enresnet.evaluation.adversarial_sets import AdversarialSets, with_eight_bit
 from enresnet.evaluation.results import Record
+from enresnet.evaluation.sections import ChosenAttack, Sections
 from problems import SmallNet, random_problem
 
 IMAGES, LABELS = random_problem((20, 3, 8, 8))

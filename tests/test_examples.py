@@ -14,12 +14,12 @@ import enresnet
 from enresnet.models import ResNet
 from problems import seeded
 
-ROOMS = ["data", "models", "attacks"]
+ROOMS = ["data", "models", "attacks", "evaluation"]
 
 
 def names():
     """Return every name that an example may use, as after the imports of a notebook."""
-    known = {"enresnet": enresnet, "frozen": enresnet.frozen}
+    known = {"enresnet": enresnet, **{name: getattr(enresnet, name) for name in enresnet.__all__}}
     for room in ROOMS:
         door = importlib.import_module(f"enresnet.{room}")
         known |= {name: getattr(door, name) for name in door.__all__}
@@ -59,4 +59,4 @@ def test_examples_run(tmp_path, monkeypatch):
         except Exception as error:
             pytest.fail(f"the example of {name} fails: {error!r}")
         ran += 1
-    assert ran > 40
+    assert ran > 80

@@ -4,20 +4,22 @@ import json
 import math
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch.distributions import Normal
 
+import enresnet
 from enresnet.cli import main
 from enresnet.data import Images
-from enresnet.evaluation import Evaluation
-from enresnet.evaluation.accuracy import summarise
+from enresnet.evaluation import Evaluation, compare_scores
 from enresnet.evaluation.groups import compare_groups
 from enresnet.evaluation.results import Record
 from enresnet.evaluation.scoring import Scored
+from enresnet.evaluation.summary import summarise
 from enresnet.training import Run, RunConfig, load_recipe
-from problems import seeded
+from problems import SmallNet, seeded
 
 PHI = Normal(0.0, 1.0).cdf
 EASE, KIND, OWN = 1.5, 0.4, 1.1  # spreads: of images, of a method on an image, of a run on an image
@@ -72,12 +74,10 @@ def test_intervals_cover_and_false_alarms_are_rare(paired, runs, luck):
 
 def test_images_alone_would_raise_false_alarms():
     """What the comparison of single runs gets wrong when it is read as one of methods."""
-    from enresnet.evaluation import compare
-
     generator, alone, groups = seeded(), 0, 0
     for _ in range(200):
         one, two = two_methods((3, 3), 3000, 0.1, (0.0, 0.0), generator)
-        alone += compare(one["0"], two["0"]).verdict != "undecided"
+        alone += compare_scores(one["0"], two["0"]).verdict != "undecided"
         groups += compare_groups(one, two, paired=True).verdict != "undecided"
     assert alone / 200 > 0.3
     assert groups / 200 <= 0.075
@@ -211,3 +211,60 @@ class TestCommand:
         shutil.rmtree(copy)
         write_run(copy, torch.ones(100), model="en1_resnet8", seed=9, weight_decay=0.1)
         assert "recipe.weight_decay 0.0005 and 0.1" in error(first[0], copy, "--against", *second)
+
+
+class TestPython:
+    """`enresnet.compare` says what the command says."""
+
+    def test_two_runs(self, groups, capsys, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "120")
+        found = enresnet.compare(groups[0][0], Path(groups[1][0]) / "evaluation.json")
+        assert main(["compare", groups[0][0], groups[1][0]]) == 0
+        assert capsys.readouterr().out == f"{found}\n"
+        assert "<td>clean</td>" in found._repr_html_()
+        (row,) = found.rows()
+        assert row["low"] <= row["difference"] <= row["high"]
+        assert row["number"] == 2000
+
+    def test_several_seeds_a_side(self, groups, tmp_path, capsys, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "120")
+        runs = [Run.open(Path(folder)) for folder in groups[0]]
+        found = enresnet.compare(runs, groups[1])
+        out = tmp_path / "out.json"
+        assert main(["compare", *groups[0], "--against", *groups[1], "--json", str(out)]) == 0
+        assert capsys.readouterr().out == f"{found}\n"
+        assert json.loads(out.read_text()) == json.loads(json.dumps(found.to_json()))
+        (row,) = found.rows()
+        assert row["first"] - row["second"] == pytest.approx(row["difference"])
+
+    def test_evaluations_in_memory(self):
+        images, labels = torch.rand(30, 3, 8, 8, generator=seeded()), torch.arange(30) % 4
+        models = [SmallNet(seed=seed).eval() for seed in range(4)]
+        made = [enresnet.evaluate(m, (images, labels), "fgsm", warn=False) for m in models]
+        found = enresnet.compare(made[0], made[1])
+        assert list(found.compared) == ["natural", "fgsm"]
+        assert found.title == "the first less the second"
+        expected = compare_scores(made[0].natural.scores, made[1].natural.scores)
+        assert found.compared["natural"] == expected
+        methods = enresnet.compare(made[:2], made[2:])
+        assert methods.compared["fgsm"].runs == (2, 2)
+        fewer = enresnet.evaluate(models[0], (images, labels), warn=False, limit=20)
+        assert enresnet.compare(fewer, made[1]).compared["natural"].images == 20
+        other = enresnet.evaluate(models[0], (images / 2, labels), warn=False)
+        with pytest.raises(ValueError, match="clean is not compared: measured on other images"):
+            enresnet.compare(other, made[1])
+
+    def test_what_is_no_source(self, groups, tmp_path):
+        with pytest.raises(TypeError, match="second must be a run, its folder or an Evaluation"):
+            enresnet.compare(groups[0][0], 3)
+        with pytest.raises(ValueError, match="first must hold at least one"):
+            enresnet.compare([], groups[1])
+        with pytest.raises(ValueError, match="tries must be at least 1"):
+            enresnet.compare(*groups, tries=0)
+        with pytest.raises(FileNotFoundError, match="has no evaluation of 'best'"):
+            enresnet.compare(tmp_path, groups[1][0])
+        for name in ("one", "two"):
+            (tmp_path / name).mkdir()
+            enresnet.load_results(groups[0][0])["best"].save(tmp_path / name / "evaluation.json")
+        with pytest.raises(ValueError, match=r"one has no scores.safetensors"):
+            enresnet.compare(tmp_path / "one", tmp_path / "two")

@@ -6,10 +6,10 @@ from scipy.stats import binomtest, ttest_rel
 from torch.distributions import Normal
 
 from enresnet.data import Images
-from enresnet.evaluation import accuracy_interval, compare, evaluate, paired_difference
-from enresnet.evaluation.accuracy import summarise
+from enresnet.evaluation import accuracy_interval, compare_scores, evaluate, paired_difference
 from enresnet.evaluation.scoring import Scored
 from enresnet.evaluation.statistics import SharedNoise
+from enresnet.evaluation.summary import summarise
 from problems import SmallNet, random_problem, seeded
 
 PHI = Normal(0.0, 1.0).cdf
@@ -123,23 +123,23 @@ class TestComparisons:
         one = torch.tensor([1.0] * 60 + [0.0] * 40)
         two = one.clone()
         two[:12], two[95:] = 0, 1  # 12 lost, 5 won
-        found = compare(one, two)
+        found = compare_scores(one, two)
         assert "McNemar" in found.test
         assert found.p_value == pytest.approx(binomtest(5, 17, 0.5).pvalue)
         assert found.difference == pytest.approx(0.07)
         assert found.verdict == "undecided"
-        assert compare(one, one).p_value == 1
+        assert compare_scores(one, one).p_value == 1
 
     def test_shares_are_flipped(self):
         generator = seeded(1)
         one = torch.rand(2000, generator=generator)
         two = (one - 0.005 + 0.1 * torch.randn(2000, generator=generator)).clamp(0, 1)
-        found = compare(one, two)
+        found = compare_scores(one, two)
         assert "sign flips" in found.test
         expected = ttest_rel(one.numpy(), two.numpy()).pvalue
         assert found.p_value == pytest.approx(expected, rel=0.3, abs=0.002)
         assert found.verdict == ("better" if expected < 0.05 else "undecided")
-        assert compare(two, one).difference == pytest.approx(-found.difference)
+        assert compare_scores(two, one).difference == pytest.approx(-found.difference)
 
     @pytest.mark.parametrize(("images", "draws"), [(20, 1), (20, 10), (200, 1), (200, 10)])
     def test_equal_models_are_rarely_called_different(self, images, draws):
@@ -147,7 +147,7 @@ class TestComparisons:
         generator, called = seeded(images + draws), 0
         for _ in range(400):
             one, two = _alike(images, draws, 0.3, generator)
-            called += compare(one, two).verdict != "undecided"
+            called += compare_scores(one, two).verdict != "undecided"
         assert called / 400 <= 0.07
 
     @pytest.mark.parametrize("draws", [1, 4])
@@ -157,7 +157,7 @@ class TestComparisons:
             one, two = _alike((10, 40, 200)[number % 3], draws, 0.2, generator)
             if number % 2:  # a real difference
                 two = two * (torch.rand(len(two), generator=generator) < 0.95)
-            found = compare(one, two)
+            found = compare_scores(one, two)
             low, high = found.interval
             assert (found.p_value < 0.05) == (not low <= 0 <= high)
             assert -1 <= low <= found.difference <= high <= 1
@@ -187,11 +187,11 @@ class TestComparisons:
                 found.append((right.mean(dim=1), SharedNoise.of(without(right))))
             (one, first), (two, second) = found
             shared = first.and_of(second)
-            value = compare(one, two, shared=shared)
+            value = compare_scores(one, two, shared=shared)
             low, high = value.interval
             assert (value.p_value < 0.05) == (not low <= 0 <= high)
             wide += value.verdict != "undecided"
-            blind += compare(one, two).verdict != "undecided"
+            blind += compare_scores(one, two).verdict != "undecided"
         assert wide / 200 <= 0.08
         assert blind / 200 > 0.2  # so that this test can fail
 
@@ -208,7 +208,7 @@ class TestComparisons:
         assert alone.shared.and_of(alone.shared).variance == 0
 
     def test_all_and_nothing(self):
-        found = compare(torch.ones(10), torch.zeros(10))
+        found = compare_scores(torch.ones(10), torch.zeros(10))
         assert found.interval[1] == 1
         assert found.p_value == pytest.approx(2**-9)
 

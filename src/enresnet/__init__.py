@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from enresnet.evaluation import Evaluation as Evaluation
     from enresnet.evaluation import diagnose as diagnose
     from enresnet.evaluation import evaluate as evaluate
+    from enresnet.evaluation import load_results as load_results
     from enresnet.evaluation import transfer as transfer
     from enresnet.evaluation import transfer_matrix as transfer_matrix
     from enresnet.models import Ensemble as Ensemble
@@ -28,15 +29,17 @@ if TYPE_CHECKING:
     from enresnet.models import using_noise as using_noise
     from enresnet.models import without_noise as without_noise
     from enresnet.models.frozen import frozen as frozen
+    from enresnet.training.compare_runs import compare as compare
 
 __all__ = load_on_first_use(
     __name__,
     {
         "data": "load_data",
-        "evaluation": "Evaluation diagnose evaluate transfer transfer_matrix",
+        "evaluation": "Evaluation diagnose evaluate load_results transfer transfer_matrix",
         "models": "Ensemble NoiseInjection create_model inject_noise list_models list_pretrained "
         "load_model save_model seed_noise set_noise using_noise without_noise",
         "models.frozen": "frozen",
+        "training.compare_runs": "compare",
     },
 )
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from enresnet import attacks, evaluation
+from enresnet import attacks
 from enresnet.cli.output import Ratio, Targets
 from enresnet.common import checks
 from enresnet.common.text import brief
 
 if TYPE_CHECKING:
-    from enresnet.evaluation import ChosenAttack
+    from enresnet.evaluation.sections import ChosenAttack
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,8 @@ class AttackOptions:
     def _one(
         self, name: str, radius: float | None, usual: float, options: dict[str, Any]
     ) -> ChosenAttack:
+        from enresnet.evaluation.sections import ChosenAttack
+
         if self.restarts is not None and _has_restarts(name):
             options = {**options, "restarts": self.restarts}
         options = {**options, "targets": self.targets}
@@ -70,12 +72,12 @@ class AttackOptions:
             attack = attacks.attack_at(name, own, **options)
             entry = attack.name  # it says which targets
             shown = f"{entry} at {brief(own)}" if len(self.epsilon) > 1 else entry
-            return evaluation.ChosenAttack(shown, attack, own, entry)
+            return ChosenAttack(shown, attack, own, entry)
         attack = attacks.attack_at(name, usual, epsilon_l2=radius, **options)
         entry = attack.name
         if radius not in (None, attacks.DEFAULT_EPSILON["l2"]):
             entry += f" at {brief(radius)}"
-        return evaluation.ChosenAttack(entry, attack, usual, entry)
+        return ChosenAttack(entry, attack, usual, entry)
 
     def _check(self, names: Sequence[str]) -> None:
         """Raise where an option is for no attack, or does not say which it is for."""

@@ -7,13 +7,10 @@ from pathlib import Path
 
 import tyro
 
-from enresnet import evaluation
 from enresnet.cli.output import check_outputs, say, write_json, write_text
 from enresnet.common import checks
 from enresnet.common.tables import as_markdown, print_table
-from enresnet.evaluation.result import NATURAL
-from enresnet.evaluation.results import Record
-from enresnet.training.run_groups import RunGroup, pair_by_seed
+from enresnet.training.compare_runs import compare
 
 
 def command(
@@ -47,68 +44,12 @@ def command(
     checks.integer("tries", tries, low=1)
     other_section = against_section or section
     first, second = _sides(runs, against, same=other_section != section)
-    for folders, name in ((first, section), (second, other_section)):
-        for folder in folders:
-            Record(folder).section(name)
-            if outdated := Record(folder).outdated(name):
-                raise ValueError(outdated)
-    apart = other_section != section
-    words = [f" ({name})" if apart else "" for name in (section, other_section)]
-    told: list[str] = []
-    if len(first) == len(second) == 1:
-        title = f"{first[0]}{words[0]} less {second[0]}{words[1]}"
-        found, skipped = evaluation.compare_records(
-            Record(first[0]),
-            Record(second[0]),
-            section=section,
-            other_section=other_section,
-            tries=tries,
-        )
-        how = "paired by image"
-        told.append(
-            "One run a side: the verdict is on these weights, not on the way they were trained."
-        )
-    else:
-        sides = RunGroup.of(first, section=section), RunGroup.of(second, section=other_section)
-        mine, other, paired, told = pair_by_seed(*sides)
-        title = f"{mine.name}{words[0]} less {other.name}{words[1]}"
-        found, skipped = evaluation.compare_record_groups(
-            mine.records,
-            other.records,
-            paired=paired,
-            section=section,
-            other_section=other_section,
-            tries=tries,
-        )
-        how = f"over {'pairs of seeds' if paired else 'seeds'} and images"
-    reasons = [f"{_shown(name)} is not compared: {reason}" for name, reason in skipped.items()]
-    if not found:
-        raise ValueError(
-            f"{title}: they were not evaluated under the same attack on the same images; "
-            "evaluate all again with the same options" + "".join(f"\n{r}" for r in reasons)
-        )
-    what = "Accuracy" if tries == 1 else f"Images that {tries} tries all get right,"
-    rows = [_row(name, value) for name, value in found.items()]
-    caption = (
-        f"{what} in points, {how}, with the 95 % interval; the verdict is on the first at the 5 % "
-        f"level ({'; '.join(sorted({value.test for value in found.values()}))}). Each row is a "
-        "test of its own: of twenty, one errs."
-    )
-    write_json(
-        json,
-        {
-            "first": [str(folder) for folder in first],
-            "second": [str(folder) for folder in second],
-            "tries": tries,
-            "section": section,
-            "against_section": other_section,
-            "notes": told,
-            "compared": {name: value.to_json() for name, value in found.items()},
-        },
-    )
-    write_text(markdown, as_markdown(rows, caption=" ".join([f"{title}. {caption}", *told])))
-    print_table(rows, title=title, caption=caption)
-    for line in (*told, *reasons):
+    found = compare(first, second, section=section, against_section=other_section, tries=tries)
+    write_json(json, found.to_json())
+    caption = " ".join([f"{found.title}. {found.caption}", *found.notes])
+    write_text(markdown, as_markdown(found.table(), caption=caption))
+    print_table(found.table(), title=found.title, caption=found.caption)
+    for line in found.remarks:
         say(line)
 
 
@@ -126,22 +67,3 @@ def _sides(
             f"found {len(runs)} runs: name two, or more with --against between the two sides"
         )
     return [runs[0]], [runs[1]]
-
-
-def _shown(name: str) -> str:
-    return "clean" if name == NATURAL else name
-
-
-def _row(name: str, value: evaluation.Comparison) -> dict[str, str]:
-    low, high = value.interval
-    row = {"images": _shown(name)}
-    if isinstance(value, evaluation.GroupComparison):
-        row |= {"first": f"{100 * value.first:.2f}", "second": f"{100 * value.second:.2f}"}
-    row |= {
-        "difference": f"{100 * value.difference:+.2f} ({100 * low:+.2f}, {100 * high:+.2f})",
-        "p": f"{value.p_value:.2g}",
-        "verdict": value.verdict,
-    }
-    if isinstance(value, evaluation.GroupComparison) and value.by_seed:
-        row["by seed"] = " ".join(f"{100 * found:+.1f}" for found in value.by_seed.values())
-    return row | {"images compared": str(value.images)}

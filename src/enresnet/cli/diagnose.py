@@ -11,7 +11,6 @@ from enresnet.cli.model_source import open_model
 from enresnet.cli.output import Ratio, check_outputs, write_json, write_picture
 from enresnet.common import checks
 from enresnet.common.tables import print_table
-from enresnet.common.text import brief
 
 JOURNAL = "diagnosis.journal"
 
@@ -62,6 +61,8 @@ def command(
         json: Also write the result to this file.
         picture: Draw accuracy against epsilon and against steps; by default in the run's folder.
     """
+    from enresnet.evaluation.masking.diagnosis import diagnose_session
+
     check_outputs(json, picture=picture)
     if eot is not None:
         checks.integer("eot", eot, low=1)
@@ -71,7 +72,7 @@ def command(
     options = evaluation.EvaluationOptions(draws, batch_size, limit, seed, journals)
     session = evaluation.Session.open(source.model, images, options)
     with options.resumable():
-        result = evaluation.diagnose_session(
+        result = diagnose_session(
             session,
             epsilon=source.epsilon if epsilon is None else epsilon,
             eot=eot,
@@ -92,22 +93,15 @@ def command(
     }
     write_json(json, {**facts, **result.to_json()})
     title = f"{source.name} on {name}, {result.images} test images"
-    caption = f"epsilon = {brief(result.epsilon)}, EOT over {result.eot}."
+    caption = result.caption
     if result.against_steps:
         if picture is None:
             source.folder.mkdir(parents=True, exist_ok=True)
             picture = source.folder / "diagnosis.png"
         write_picture(picture, report.diagnosis_figure(result, title))
         caption += f" The curves: {picture}"
-    print_table(
-        [
-            {"check": check.name, "figure": check.figure, "verdict": check.verdict}
-            for check in result.checks
-        ],
-        title=title,
-        caption=caption,
-    )
+    print_table(result.table(), title=title, caption=caption)
     session.finish()
     for check in result.warnings:
-        print(f"warning: {check.name}? {check.figure}. {check.meaning}")
+        print(check.warning)
     return 1 if result.warnings else 0

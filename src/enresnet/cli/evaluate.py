@@ -15,8 +15,8 @@ from enresnet.cli.model_source import open_model
 from enresnet.cli.options import Flat
 from enresnet.cli.output import Tables, say, write_picture
 from enresnet.common.tables import print_table
-from enresnet.evaluation.result import NATURAL
-from enresnet.evaluation.rows import detail_rows, evaluation_rows
+from enresnet.evaluation.accuracy import NATURAL
+from enresnet.evaluation.captions import details_caption, evaluation_caption
 
 if TYPE_CHECKING:
     from enresnet.evaluation import Accuracy
@@ -89,6 +89,9 @@ def command(
         tables: Files that are also written.
         picture: Draw how accuracy settles with the number of draws, as PNG or SVG.
     """
+    from enresnet.evaluation.adversarial_sets import AdversarialSets, with_eight_bit
+    from enresnet.evaluation.sections import Sections
+
     tables.check(picture)
     strength.check()
     if png and save is None:
@@ -125,14 +128,14 @@ def command(
     }
     sets = None
     if save is not None:
-        sets = evaluation.AdversarialSets.at(save, session.data, chosen, facts, png=png)
+        sets = AdversarialSets.at(save, session.data, chosen, facts, png=png)
     engine = training.Engine(devices=devices)
     engine.launch()
     shard = evaluation.Shard(engine.rank, engine.processes, engine.wait, engine.counted)
     options = replace(options, shard=shard, image_sink=sets, warn=attacked is None)
     session = replace(session, options=options)
     source.folder.mkdir(parents=True, exist_ok=True)
-    sections = evaluation.Sections(
+    sections = Sections(
         source.record,
         lambda radius: source.section(radius, name),
         chosen,
@@ -150,19 +153,19 @@ def command(
     if engine.rank:
         return
     if sets is not None and png:
-        result = evaluation.with_eight_bit(result, session, chosen, sets)
+        result = with_eight_bit(result, session, chosen, sets)
     for word in [*sections.add(result), *session.finish(measured)]:
         say(word, error=True)
     clean = "clean" if attacked is None else "as they are"
-    rows, details = evaluation_rows(result, clean=clean), detail_rows(result, clean=clean)
+    rows, details = result.table(clean=clean), result.details(clean=clean)
     title = f"{source.name}{source.variant} on {name}, {result.natural.images} test images"
-    caption = evaluation.evaluation_caption(result, radii=radii, eot=eot, attacked=attacked)
+    caption = evaluation_caption(result, radii=radii, eot=eot, attacked=attacked)
     values = {**result.to_json(), **facts, "epsilon": radii[0] if len(radii) == 1 else radii}
     tables.write(values, {f"{title}. {caption}": rows, "": details})
     if picture is not None:
         write_picture(picture, report.convergence_figure(result, title))
     print_table(rows, title=title, caption=caption)
-    print_table(details, caption=evaluation.details_caption(source.record.path))
+    print_table(details, caption=details_caption(source.record.path))
 
 
 def _tell_known(known: dict[str, Accuracy], names: list[str], *, certain: bool) -> None:

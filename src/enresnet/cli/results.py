@@ -8,9 +8,7 @@ import tyro
 
 from enresnet.cli.output import check_outputs, say, write_json, write_text
 from enresnet.common.tables import as_latex, as_markdown, print_table
-from enresnet.common.text import brief
-from enresnet.evaluation.results import Record
-from enresnet.evaluation.rows import evaluation_rows
+from enresnet.evaluation import Results, load_results
 
 
 def command(
@@ -33,34 +31,14 @@ def command(
     check_outputs(json, markdown, latex)
     if not folders:
         raise ValueError("name the folder of a run, or several")
-    found = {}
-    for folder in folders:
-        record = Record(folder)
-        names = record.names() if section is None else [section]
-        found[str(folder)] = {name: record.section(name) for name in names}
-    tables = {}
-    for folder_name, sections in found.items():
-        for name, kept in sections.items():
-            model, data = kept.about["model"], kept.about["data_name"]
-            radius = f"epsilon = {brief(kept.about['epsilon'])}"
-            title = f"{folder_name} ({name}): {model} on {data}, {radius}"
-            tables[title] = evaluation_rows(kept.evaluation)
-    caption = "In %, with 95 % intervals."
-    write_json(
-        json,
-        {
-            folder_name: {
-                name: {**kept.about, **kept.evaluation.to_json()} for name, kept in sections.items()
-            }
-            for folder_name, sections in found.items()
-        },
-    )
+    found = {str(folder): load_results(folder, section=section) for folder in folders}
+    tables = {title: rows for one in found.values() for title, rows in one.tables().items()}
+    write_json(json, {folder: one.to_json() for folder, one in found.items()})
     for path, written in ((markdown, as_markdown), (latex, as_latex)):
-        texts = [written(rows, caption=f"{title}. {caption}") for title, rows in tables.items()]
+        texts = [written(r, caption=f"{title}. {Results.caption}") for title, r in tables.items()]
         write_text(path, "\n".join(texts))
     for title, rows in tables.items():
-        print_table(rows, title=title, caption=caption)
-    for folder in folders:
-        for name in found[str(folder)]:
-            if warning := Record(folder).outdated(name):
-                say(warning, error=True)
+        print_table(rows, title=title, caption=Results.caption)
+    for one in found.values():
+        for warning in one.outdated:
+            say(warning, error=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from enresnet.common.progress import clock, progress_bar
+from enresnet.common.progress import clock, has_bar, progress_bar
 from enresnet.common.text import for_terminal
 from enresnet.training import Callback, Epoch, Run, Step
 
@@ -39,7 +38,7 @@ class Terminal(Callback):
         self._advance = self._stack.enter_context(
             progress_bar(run.config.model, total, done=trainer.steps_done, times=False)
         )
-        self._lines = not sys.stderr.isatty()
+        self._lines = not has_bar()
         self._last = time.monotonic()
         # Time and steps lately, for a rate that follows a machine's moods.
         self._marks: deque[tuple[float, int, int]] = deque(maxlen=50)

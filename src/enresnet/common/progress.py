@@ -1,6 +1,6 @@
-"""A progress bar for long work: it appears on a terminal once the work has taken two seconds.
+"""A progress bar for long work: on a terminal and in a notebook, after two seconds of work.
 
-Where there is no terminal, work that may take hours prints a line now and then.
+Elsewhere, work that may take hours prints a line now and then.
 """
 
 from __future__ import annotations
@@ -9,7 +9,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 
 class Advance(Protocol):
@@ -21,6 +25,8 @@ class Advance(Protocol):
 
 PATIENCE = 2.0  # seconds of work before a bar is worth its place on the screen
 BETWEEN = 30.0  # seconds between two plain lines
+REFRESH = 0.2  # seconds between two pictures of a bar in a notebook
+NOTEBOOK_WIDTH = 100  # columns of a bar there
 
 
 @contextmanager
@@ -37,10 +43,10 @@ def progress_bar(
 
     Without a total the bar only shows that work goes on. ``done`` is what was done before;
     ``times=False`` leaves the times to the word beside the bar.
-    ``show=None`` shows the bar when standard error is a terminal; True and False insist.
-    ``lines`` prints a plain line now and then where it is none.
+    ``show=None`` shows the bar when standard error is a terminal, and in a notebook; True and False
+    insist. ``lines`` prints a plain line now and then where it is neither.
     """
-    wanted = sys.stderr.isatty() if show is None else show
+    wanted = has_bar() if show is None else show
     started = time.monotonic()
     say = _lines(title, total, done) if lines and show is None and not wanted else None
     with ExitStack() as stack:
@@ -57,6 +63,18 @@ def progress_bar(
                 say(done, text)
 
         yield advance
+
+
+def has_bar() -> bool:
+    """Return whether there is a place for a bar: a terminal, or a notebook."""
+    return sys.stderr.isatty() or in_notebook()
+
+
+def in_notebook() -> bool:
+    """Return whether a Jupyter kernel runs this code; standard error is no terminal there."""
+    get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)  # a kernel has loaded it
+    kind = type(None if get_shell is None else get_shell())
+    return kind.__name__ == "ZMQInteractiveShell" or kind.__module__.startswith("google.colab")
 
 
 @contextmanager
@@ -112,19 +130,54 @@ def _open_bar(
 
     # The word beside the bar gives way on a narrow terminal; bar and percentage never do.
     word = Column(ratio=1, no_wrap=True, overflow="ellipsis")
+    notebook = in_notebook()
     bar = progress.Progress(
         progress.TextColumn("{task.description}", markup=False),
         progress.BarColumn(bar_width=20),
         progress.TaskProgressColumn(),
         progress.TextColumn("{task.fields[text]}", markup=False, table_column=word),
         *([progress.TimeElapsedColumn(), progress.TimeRemainingColumn()] if times else []),
-        console=console.Console(stderr=True),
+        console=console.Console(
+            stderr=True,
+            width=NOTEBOOK_WIDTH if notebook else None,
+            color_system=None if notebook else "auto",
+            force_jupyter=False,
+        ),
         transient=transient,
         expand=True,
     )
-    task = stack.enter_context(bar).add_task(title, total=total, text="")
+    task = bar.add_task(title, total=total, text="")
+    refresh = _in_cell(stack, bar, transient) if notebook else None
+    if refresh is None:
+        stack.enter_context(bar)
 
     def draw(done: int, text: str) -> None:
         bar.update(task, completed=done, text=text)
+        if refresh is not None:
+            refresh()
 
     return draw
+
+
+def _in_cell(stack: ExitStack, bar: Progress, transient: bool) -> Callable[[], None]:
+    """Return a function that draws a bar below a notebook's cell, a few times a second.
+
+    rich itself draws there only with ipywidgets; a display that is updated needs nothing else.
+    """
+    cell: Any = import_module("IPython.display").display(_plain(""), raw=True, display_id=True)
+    last = -REFRESH
+
+    def refresh(*, now: bool = False) -> None:
+        nonlocal last
+        if now or time.monotonic() - last >= REFRESH:
+            last = time.monotonic()
+            with bar.console.capture() as captured:
+                bar.console.print(bar.get_renderable())
+            cell.update(_plain(captured.get()), raw=True)
+
+    stack.callback(lambda: cell.update(_plain(""), raw=True) if transient else refresh(now=True))
+    return refresh
+
+
+def _plain(text: str) -> dict[str, str]:
+    return {"text/plain": text.rstrip("\n")}

@@ -33,7 +33,9 @@ def as_text(
 ) -> str:
     """Return what :func:`print_table` prints; ``width`` is by default the terminal's."""
     file = io.StringIO()
-    _print(Console(file=file, width=width, color_system=None), rows, title, caption)
+    # In a notebook rich would show the table at once, and write nothing to the file.
+    console = Console(file=file, width=width, color_system=None, force_jupyter=False)
+    _print(console, rows, title, caption)
     return file.getvalue().rstrip("\n")
 
 

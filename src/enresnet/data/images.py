@@ -147,8 +147,11 @@ class Images:
         digest = hashlib.sha256(repr(kind).encode())
         some = torch.linspace(0, len(self) - 1, min(16, len(self))).long()
         pixels = self.pixels if isinstance(self.pixels, Tensor) else self.pixels[some]
-        for content in (self.labels, pixels.contiguous().cpu()):
-            array: Any = content.numpy()
+        for content in (self.labels, pixels):
+            plain = content.detach().contiguous().cpu()
+            if plain.dtype == torch.bfloat16:  # numpy does not know it
+                plain = plain.view(torch.uint8)
+            array: Any = plain.numpy()
             digest.update(array)
         return digest.hexdigest()
 

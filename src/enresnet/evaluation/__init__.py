@@ -5,19 +5,17 @@ from typing import TYPE_CHECKING
 from enresnet.common.lazy import load_on_first_use
 
 if TYPE_CHECKING:
-    from enresnet.evaluation.adversarial_sets import AdversarialSets as AdversarialSets
-    from enresnet.evaluation.adversarial_sets import with_eight_bit as with_eight_bit
-    from enresnet.evaluation.captions import details_caption as details_caption
-    from enresnet.evaluation.captions import evaluation_caption as evaluation_caption
-    from enresnet.evaluation.comparison import compare_record_groups as compare_record_groups
-    from enresnet.evaluation.comparison import compare_records as compare_records
+    from enresnet.evaluation.accuracy import Accuracy as Accuracy
+    from enresnet.evaluation.comparison import ComparisonTable as ComparisonTable
     from enresnet.evaluation.environment import hardware as hardware
     from enresnet.evaluation.environment import machine as machine
     from enresnet.evaluation.environment import versions as versions
     from enresnet.evaluation.groups import GroupComparison as GroupComparison
+    from enresnet.evaluation.groups import compare_groups as compare_groups
     from enresnet.evaluation.journal import Journals as Journals
+    from enresnet.evaluation.masking.checks import MaskingCheck as MaskingCheck
+    from enresnet.evaluation.masking.diagnosis import Diagnosis as Diagnosis
     from enresnet.evaluation.masking.diagnosis import diagnose as diagnose
-    from enresnet.evaluation.masking.diagnosis import diagnose_session as diagnose_session
     from enresnet.evaluation.matrix import TransferMatrix as TransferMatrix
     from enresnet.evaluation.measure import evaluate as evaluate
     from enresnet.evaluation.measure import transfer as transfer
@@ -26,39 +24,39 @@ if TYPE_CHECKING:
     from enresnet.evaluation.model_identity import digest_of as digest_of
     from enresnet.evaluation.model_identity import identify as identify
     from enresnet.evaluation.options import EvaluationOptions as EvaluationOptions
-    from enresnet.evaluation.result import Accuracy as Accuracy
     from enresnet.evaluation.result import Evaluation as Evaluation
     from enresnet.evaluation.runner import ImageSink as ImageSink
     from enresnet.evaluation.runner import Shard as Shard
     from enresnet.evaluation.runner import WorkItem as WorkItem
     from enresnet.evaluation.scoring import score as score
-    from enresnet.evaluation.sections import ChosenAttack as ChosenAttack
-    from enresnet.evaluation.sections import Sections as Sections
     from enresnet.evaluation.session import Session as Session
     from enresnet.evaluation.statistics import Comparison as Comparison
+    from enresnet.evaluation.statistics import SharedNoise as SharedNoise
     from enresnet.evaluation.statistics import accuracy_interval as accuracy_interval
-    from enresnet.evaluation.statistics import compare as compare
+    from enresnet.evaluation.statistics import compare_scores as compare_scores
     from enresnet.evaluation.statistics import paired_difference as paired_difference
+    from enresnet.evaluation.stored_results import Results as Results
+    from enresnet.evaluation.stored_results import load_results as load_results
 
 __all__ = load_on_first_use(
     __name__,
     {
-        "adversarial_sets": "AdversarialSets with_eight_bit",
-        "captions": "details_caption evaluation_caption",
-        "comparison": "compare_record_groups compare_records",
-        "model_identity": "Identity digest_of identify",
+        "accuracy": "Accuracy",
+        "comparison": "ComparisonTable",
         "environment": "hardware machine versions",
-        "groups": "GroupComparison",
+        "groups": "GroupComparison compare_groups",
         "journal": "Journals",
-        "masking.diagnosis": "diagnose diagnose_session",
+        "masking.checks": "MaskingCheck",
+        "masking.diagnosis": "Diagnosis diagnose",
         "matrix": "TransferMatrix",
         "measure": "evaluate transfer transfer_matrix",
+        "model_identity": "Identity digest_of identify",
         "options": "EvaluationOptions",
-        "result": "Accuracy Evaluation",
-        "scoring": "score",
-        "statistics": "Comparison accuracy_interval compare paired_difference",
+        "result": "Evaluation",
         "runner": "ImageSink Shard WorkItem",
-        "sections": "ChosenAttack Sections",
+        "scoring": "score",
         "session": "Session",
+        "statistics": "Comparison SharedNoise accuracy_interval compare_scores paired_difference",
+        "stored_results": "Results load_results",
     },
 )

@@ -12,11 +12,15 @@ from typing import Any
 
 from torch import Tensor
 
-from enresnet.evaluation.accuracy import lost_in
-from enresnet.evaluation.groups import compare_groups
-from enresnet.evaluation.result import NATURAL
+from enresnet.common.tables import as_html, as_text
+from enresnet.evaluation.accuracy import NATURAL, Accuracy
+from enresnet.evaluation.groups import GroupComparison, compare_groups
+from enresnet.evaluation.result import Evaluation
 from enresnet.evaluation.results import Record
-from enresnet.evaluation.statistics import Comparison, SharedNoise, compare
+from enresnet.evaluation.rows import Row
+from enresnet.evaluation.score_file import about_scores
+from enresnet.evaluation.statistics import Comparison, SharedNoise, compare_scores
+from enresnet.evaluation.summary import lost_in
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,13 @@ class _Kept:
     @property
     def deterministic(self) -> bool:
         return bool(self.about.get("deterministic"))
+
+    @classmethod
+    def of(cls, value: Accuracy) -> _Kept | None:
+        """Return what an accuracy knows of single images; None if it was read from a file."""
+        if value.scored is None:
+            return None
+        return cls(value.scored.counts, about_scores(value, value.data))
 
     def standing(self, tries: int, images: int) -> Tensor:
         """Return the chance of each of the first images to be right in so many draws."""
@@ -52,9 +63,131 @@ class _Kept:
         return SharedNoise(self.about.get("shared_variance", 0.0), self.about["draws"] - 1)
 
 
+@dataclass(frozen=True)
+class ComparisonTable:
+    """Whether one model, or one way of training, is more accurate than another, by attack.
+
+    It prints as the table of ``enresnet compare``, also in a notebook.
+
+    Attributes:
+        title: What is compared, as the first less the second.
+        how: Over what the intervals are: images, or seeds and images.
+        compared: What was found, by the attack's name; "natural" is that of clean images.
+        skipped: Why attacks that all have are not compared, by name.
+        notes: What else there is to say, in sentences.
+        tries: How often an attacker may submit the same image.
+        first: The folders of the first side.
+        second: The folders of the second side.
+        section: The section of the first side's results.
+        against_section: That of the second side's.
+
+    Example::
+
+        one, two = (enresnet.evaluate(model, (images, labels), draws=n) for n in (2, 2))
+        found = enresnet.compare(one, two)
+        print(found, found.compared["natural"].verdict)
+    """
+
+    title: str
+    how: str
+    compared: dict[str, Comparison]
+    skipped: dict[str, str]
+    notes: tuple[str, ...]
+    tries: int
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+    section: str
+    against_section: str
+
+    @property
+    def caption(self) -> str:
+        """What the columns of the table mean."""
+        what = "Accuracy" if self.tries == 1 else f"Images that {self.tries} tries all get right,"
+        tests = "; ".join(sorted({value.test for value in self.compared.values()}))
+        return (
+            f"{what} in points, {self.how}, with the 95 % interval; the verdict is on the first at "
+            f"the 5 % level ({tests}). Each row is a test of its own: of twenty, one errs."
+        )
+
+    @property
+    def remarks(self) -> list[str]:
+        """The notes, and a sentence on each attack that is not compared."""
+        reasons = (f"{shown(n)} is not compared: {reason}" for n, reason in self.skipped.items())
+        return [*self.notes, *reasons]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row of plain numbers for each attack, clean images first, for a data frame.
+
+        Returns:
+            Rows with ``images`` ("clean" or the attack's name), the ``difference`` of accuracies
+            with its interval from ``low`` to ``high``, ``p_value``, ``verdict``, ``test`` and the
+            ``number`` of images; over seeds also the accuracies ``first`` and ``second``.
+        """
+        rows = []
+        for name, value in self.compared.items():
+            row: dict[str, Any] = {"images": shown(name)}
+            if isinstance(value, GroupComparison):
+                row |= {"first": value.first, "second": value.second}
+            row |= {
+                "difference": value.difference,
+                "low": value.interval[0],
+                "high": value.interval[1],
+                "p_value": value.p_value,
+                "verdict": value.verdict,
+                "test": value.test,
+                "number": value.images,
+            }
+            rows.append(row)
+        return rows
+
+    def table(self) -> list[Row]:
+        """Return the differences as rows of words, in points, with intervals."""
+        return [_words(name, value) for name, value in self.compared.items()]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON."""
+        return {
+            "first": list(self.first),
+            "second": list(self.second),
+            "tries": self.tries,
+            "section": self.section,
+            "against_section": self.against_section,
+            "notes": list(self.notes),
+            "compared": {name: value.to_json() for name, value in self.compared.items()},
+        }
+
+    def __str__(self) -> str:
+        text = as_text(self.table(), title=self.title, caption=self.caption)
+        return "\n".join([text, *self.remarks])
+
+    def _repr_html_(self) -> str:
+        caption = " ".join([self.caption, *self.remarks])
+        return as_html(self.table(), title=self.title, caption=caption)
+
+
+def shown(name: str) -> str:
+    """Return what images are called in a table."""
+    return "clean" if name == NATURAL else name
+
+
+def _words(name: str, value: Comparison) -> Row:
+    low, high = value.interval
+    row = {"images": shown(name)}
+    if isinstance(value, GroupComparison):
+        row |= {"first": f"{100 * value.first:.2f}", "second": f"{100 * value.second:.2f}"}
+    row |= {
+        "difference": f"{100 * value.difference:+.2f} ({100 * low:+.2f}, {100 * high:+.2f})",
+        "p": f"{value.p_value:.2g}",
+        "verdict": value.verdict,
+    }
+    if isinstance(value, GroupComparison) and value.by_seed:
+        row["by seed"] = " ".join(f"{100 * found:+.1f}" for found in value.by_seed.values())
+    return row | {"images compared": str(value.images)}
+
+
 def compare_records(
-    first: Record,
-    second: Record,
+    first: Record | Evaluation,
+    second: Record | Evaluation,
     *,
     section: str = "best",
     other_section: str | None = None,
@@ -65,13 +198,13 @@ def compare_records(
     Where one was measured on more images, the first ones that both have are compared. Also return
     why attacks that both have are not compared. With more ``tries`` than one, an image stands only
     if so many draws all get it right. The verdict is on these two models. ``other_section`` is
-    that of the second, where it is another one.
+    that of the second, where it is another one. Evaluations in memory have no sections.
     """
     found: dict[str, Comparison] = {}
     rows, skipped = _rows([(first, section), (second, other_section or section)], tries)
     for name, (mine, other) in rows.items():
         images = min(len(mine.counts), len(other.counts))
-        found[name] = compare(
+        found[name] = compare_scores(
             mine.standing(tries, images),
             other.standing(tries, images),
             shared=mine.shared.and_of(other.shared),
@@ -80,8 +213,8 @@ def compare_records(
 
 
 def compare_record_groups(
-    first: Mapping[str, Record],
-    second: Mapping[str, Record],
+    first: Mapping[str, Record | Evaluation],
+    second: Mapping[str, Record | Evaluation],
     *,
     paired: bool,
     section: str = "best",
@@ -94,6 +227,7 @@ def compare_record_groups(
     the first images that all have.
     """
     found: dict[str, Comparison] = {}
+    places: list[tuple[Record | Evaluation, str]]
     places = [(record, section) for record in first.values()]
     places += [(record, other_section or section) for record in second.values()]
     rows, skipped = _rows(places, tries)
@@ -109,7 +243,7 @@ def compare_record_groups(
 
 
 def _rows(
-    places: Sequence[tuple[Record, str]], tries: int
+    places: Sequence[tuple[Record | Evaluation, str]], tries: int
 ) -> tuple[dict[str, list[_Kept]], dict[str, str]]:
     """Return what all records have, natural first, and why some of it cannot be compared."""
     entries = [_entries(record, section) for record, section in places]
@@ -129,7 +263,11 @@ def _rows(
     return rows, skipped
 
 
-def _entries(record: Record, section: str) -> dict[str, _Kept]:
+def _entries(record: Record | Evaluation, section: str) -> dict[str, _Kept]:
+    if isinstance(record, Evaluation):
+        values = {NATURAL: record.natural, **record.robust}
+        kept = {name: _Kept.of(value) for name, value in values.items()}
+        return {name: value for name, value in kept.items() if value is not None}
     counts, about = record.scores()
     found = {}
     for key, value in counts.items():

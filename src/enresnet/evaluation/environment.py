@@ -15,13 +15,30 @@ from enresnet import native
 
 
 def machine() -> dict[str, Any]:
-    """Return what speed depends on."""
+    """Return what speed depends on: the hardware and the versions of torch and of this package.
+
+    Returns:
+        As plain JSON: what :func:`hardware` returns, with ``torch`` and ``enresnet``.
+
+    Example::
+
+        print(machine()["processor"], machine()["torch"])
+    """
     found = versions()
     return {**hardware(), "torch": found["torch"], "enresnet": found["enresnet"]}
 
 
 def hardware() -> dict[str, Any]:
-    """Return the processor, and what is used of it."""
+    """Return the processor, and what is used of it.
+
+    Returns:
+        As plain JSON: the name of the ``processor``, torch's ``threads``, the vector ``capability``
+        that torch uses, and whether our ``native_loops`` in C are in use.
+
+    Example::
+
+        print(hardware()["threads"])
+    """
     return {
         "processor": processor(),
         "threads": torch.get_num_threads(),
@@ -40,7 +57,16 @@ def processor() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return those of the programs that results depend on."""
+    """Return the versions of the programs that results depend on.
+
+    Returns:
+        The versions of ``enresnet``, ``torch`` and ``python``, and the ``commit`` of this package:
+        with "+" if files differ from it, "" if it was not installed from a checkout.
+
+    Example::
+
+        print(versions()["torch"])
+    """
     return {
         "enresnet": importlib.metadata.version("enresnet"),
         "commit": commit(),

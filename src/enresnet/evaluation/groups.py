@@ -38,13 +38,31 @@ from enresnet.evaluation.statistics import CONFIDENCE, Comparison
 
 @dataclass(frozen=True)
 class GroupComparison(Comparison):
-    """Whether one method is more accurate than another, over seeds and images."""
+    """Whether one method is more accurate than another, over seeds and images.
 
-    first: float = 0.0  # the mean accuracy of its runs
+    Attributes:
+        difference: The accuracy of the first less that of the second.
+        interval: Its 95 % interval, over seeds and images: low and high.
+        p_value: That of no difference, two-sided.
+        test: The name of the test.
+        images: How many images were compared.
+        first: The mean accuracy of the runs of the first method.
+        second: That of the second.
+        runs: How many runs each method has.
+        paired: Whether runs with the same seed make a pair.
+        by_seed: The difference of each pair, by its seed; empty without pairs.
+
+    Example::
+
+        one, two = ({seed: torch.rand(50).round() for seed in "012"} for _ in range(2))
+        print(compare_groups(one, two, paired=True).by_seed)
+    """
+
+    first: float = 0.0
     second: float = 0.0
     runs: tuple[int, int] = (1, 1)
-    paired: bool = False  # by seed
-    by_seed: dict[str, float] = field(default_factory=dict)  # the difference that each seed found
+    paired: bool = False
+    by_seed: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -71,10 +89,28 @@ class _Part:
 def compare_groups(
     first: Mapping[str, Tensor], second: Mapping[str, Tensor], *, paired: bool
 ) -> GroupComparison:
-    """Compare two methods, given the scores of each run on the same images by the run's seed.
+    """Return whether one method is more accurate than another, from several runs of each.
 
-    ``paired`` says that both have the same seeds, and that a seed makes a pair. Two runs a side at
-    least: one says nothing of how much trainings differ.
+    Args:
+        first: The scores of each run of the first method, by its seed; two runs at least, for one
+            says nothing of how much trainings differ. All are on the same images.
+        second: Those of the second method.
+        paired: Whether both have the same seeds, and a seed makes a pair.
+
+    Shape:
+        - every tensor of first and second: images
+
+    Returns:
+        The difference with its interval over seeds and images, the p-value and the verdict.
+
+    Raises:
+        ValueError: A method has fewer than two runs, there are fewer than two images, runs are not
+            on as many images, or pairs have no common seeds.
+
+    Example::
+
+        one, two = ({seed: torch.rand(50).round() for seed in "012"} for _ in range(2))
+        print(compare_groups(one, two, paired=False).verdict)
     """
     counts = {len(scores) for scores in (*first.values(), *second.values())}
     if min(len(first), len(second)) < 2 or len(counts) != 1 or min(counts) < 2:

@@ -16,11 +16,11 @@ from torch.utils.data import (
     default_collate,
 )
 
-from enresnet.attacks import Attack
+from enresnet.attacks import Attack, attack_at
 from enresnet.attacks.inputs import check_classes, check_model_and_images
-from enresnet.attacks.registry import attack_at, told_apart
+from enresnet.attacks.registry import told_apart
 from enresnet.data import DataSet, Images, from_dataset
-from enresnet.evaluation.result import NATURAL
+from enresnet.evaluation.accuracy import NATURAL
 
 Attacks = str | Attack | Sequence[str | Attack] | Mapping[str, str | Attack]
 """One attack or several, themselves or by name, or with the names that results are to have."""

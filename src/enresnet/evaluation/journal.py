@@ -132,7 +132,16 @@ class Journal:
 class Journals:
     """Journals of several evaluations in one folder, each named after what it is of.
 
-    ``restart`` throws away what was kept of the evaluation that is asked for, and of no other.
+    Args:
+        folder: Where they are kept, each in a folder of its own; it need not be there yet.
+        restart: Whether to throw away what was kept of the evaluation that is asked for, and of no
+            other; False by default.
+
+    Example::
+
+        journals = Journals("evaluation.journal")
+        result = enresnet.evaluate(model, (images, labels), draws=2, seed=0, journal=journals)
+        journals.remove()  # once the result is kept elsewhere
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, restart: bool = False) -> None:

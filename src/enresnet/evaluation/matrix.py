@@ -7,7 +7,8 @@ from typing import Any
 
 from enresnet.common import checks
 from enresnet.common.tables import as_html, as_text
-from enresnet.evaluation.result import NATURAL, Accuracy, Evaluation
+from enresnet.evaluation.accuracy import NATURAL, Accuracy
+from enresnet.evaluation.result import Evaluation
 from enresnet.evaluation.rows import Row, with_interval
 
 OWN = "model"  # what the only model of an evaluation is called
@@ -23,10 +24,11 @@ class TransferMatrix:
         natural: Accuracy on clean images, by target.
         robust: Accuracy under each attack, by the attack's name, then by oracle and target.
 
-    Example:
-        >>> matrix = enresnet.transfer_matrix(models, models, (images, labels), "ifgsm20")
-        >>> print(matrix)
-        >>> matrix.accuracy("resnet20", "en5_resnet20", "ifgsm20").interval
+    Example::
+
+        models = {"resnet8": enresnet.create_model("resnet8"), "noisy": model}
+        matrix = enresnet.transfer_matrix(models, models, (images, labels), "fgsm", draws=2)
+        print(matrix, matrix.accuracy("resnet8", "noisy", "fgsm").interval)
     """
 
     natural: dict[str, Accuracy]
@@ -50,6 +52,11 @@ class TransferMatrix:
     def accuracy(self, oracle: str, target: str, attack: str) -> Accuracy:
         """Return the accuracy of ``target`` on the images that ``attack`` made against ``oracle``.
 
+        Args:
+            oracle: The name of the model that was attacked.
+            target: The name of the model that classified.
+            attack: The name of the attack.
+
         Raises:
             ValueError: One of the names is not in the matrix.
         """
@@ -64,7 +71,13 @@ class TransferMatrix:
         return Evaluation(self.natural[target], robust)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the figures as rows of plain numbers, clean images first, for a data frame."""
+        """Return a row of plain numbers for each accuracy, clean images first, for a data frame.
+
+        Returns:
+            Rows with ``images`` ("clean" or the attack's name), ``oracle`` ("" for clean images),
+            ``target``, ``accuracy`` with its interval from ``low`` to ``high``, the ``number`` of
+            images, and ``draws``.
+        """
         clean = [("clean", "", target, value) for target, value in self.natural.items()]
         attacked = [
             (attack, oracle, target, value)

@@ -9,11 +9,12 @@ from typing import Any
 from torch import Tensor
 
 from enresnet.data import Images
+from enresnet.evaluation.accuracy import Accuracy
 from enresnet.evaluation.inputs import Attacks
 from enresnet.evaluation.journal import Journals
 from enresnet.evaluation.matrix import OWN, TransferMatrix
 from enresnet.evaluation.options import EvaluationOptions
-from enresnet.evaluation.result import Accuracy, Evaluation
+from enresnet.evaluation.result import Evaluation
 from enresnet.evaluation.runner import ImageSink, Shard
 from enresnet.evaluation.session import Session
 from enresnet.models.interface import Model
@@ -45,18 +46,25 @@ def evaluate(
             ``DataLoader``, or any dataset of image/label pairs.
         attacks: One or several, themselves or by name. Attacks of one name are told apart by what
             they differ in, as in "fgsm at 2/255"; a mapping gives them other names.
-        draws: Predictions that every image is scored over; a deterministic model makes one.
-        batch_size: Images that meet the model at once.
-        limit: Use only the first so many images; None for all.
-        seed: Fixes the noise of our networks, torch's global generators and the attacks.
+            By default none: only clean images are scored.
+        draws: Predictions that every image is scored over; 10 by default, 1 for a deterministic
+            model.
+        batch_size: Images that meet the model at once; 128 by default.
+        limit: Use only the first so many images; None, the default, for all.
+        seed: Fixes the noise of our networks, torch's global generators and the attacks. By default
+            nothing is fixed.
         journal: A folder that keeps results as they come; the same call goes on from there. Needs a
-            seed.
-        shard: Which of several processes this is, where they share the work through a journal.
-        image_sink: Is given the attacked images of every batch.
-        natural: The accuracy on clean images, where it is known already.
+            seed. By default nothing is kept.
+        shard: Which of several processes this is, where they share the work through a journal; by
+            default there is one.
+        image_sink: Is given the attacked images of every batch; by default they are dropped.
+        natural: The accuracy on clean images, where it is known already; it is not measured again.
         warn: Whether to warn of a model that knows nothing, expects other images or returns
-            probabilities.
+            probabilities; True by default.
         progress: Whether to show progress; None shows it on a terminal and in a notebook.
+
+    Shape:
+        - dataset, as a pair: images N x C x H x W, labels N
 
     Returns:
         The accuracies, each with its interval. It prints as a table.
@@ -67,9 +75,10 @@ def evaluate(
         FloatingPointError: The model gives nothing but NaN.
         FileExistsError: The journal is that of another evaluation.
 
-    Example:
-        >>> result = enresnet.evaluate(model, (images, labels), ["ifgsm20", "strongest"])
-        >>> print(result)
+    Example::
+
+        result = enresnet.evaluate(model, (images, labels), ["fgsm", "ifgsm5"], draws=2, seed=0)
+        print(result)
     """
     options = EvaluationOptions(
         draws, batch_size, limit, seed, journal, shard, image_sink, warn, progress
@@ -104,16 +113,19 @@ def transfer(
         target: The model that classifies.
         dataset: As for :func:`evaluate`, and so are all arguments that follow.
         attacks: One or several, themselves or by name.
-        draws: Predictions that every image is scored over.
-        batch_size: Images that meet a model at once.
-        limit: Use only the first so many images; None for all.
-        seed: Fixes the noise and the attacks.
-        journal: A folder that keeps results as they come.
-        shard: Which of several processes this is.
-        image_sink: Is given the attacked images of every batch.
+        draws: Predictions that every image is scored over; 10 by default.
+        batch_size: Images that meet a model at once; 128 by default.
+        limit: Use only the first so many images; None, the default, for all.
+        seed: Fixes the noise and the attacks; by default nothing is fixed.
+        journal: A folder that keeps results as they come; by default nothing is kept.
+        shard: Which of several processes this is; by default there is one.
+        image_sink: Is given the attacked images of every batch; by default they are dropped.
         natural: The target's accuracy on clean images, where it is known already.
-        warn: Whether to warn of a target that seems to be used wrongly.
-        progress: Whether to show progress.
+        warn: Whether to warn of a target that seems to be used wrongly; True by default.
+        progress: Whether to show progress; None shows it on a terminal and in a notebook.
+
+    Shape:
+        - dataset, as a pair: images N x C x H x W, labels N
 
     Returns:
         The target's accuracies, on clean images and under each attack on the oracle.
@@ -121,8 +133,10 @@ def transfer(
     Raises:
         ValueError, TypeError, FloatingPointError, FileExistsError: As :func:`evaluate`.
 
-    Example:
-        >>> enresnet.transfer(resnet, ensemble, (images, labels), "ifgsm20")
+    Example::
+
+        oracle = enresnet.create_model("resnet8")
+        print(enresnet.transfer(oracle, model, (images, labels), "ifgsm5", draws=2))
     """
     options = EvaluationOptions(
         draws, batch_size, limit, seed, journal, shard, image_sink, warn, progress
@@ -158,16 +172,19 @@ def transfer_matrix(
         targets: The models that classify, by name.
         dataset: As for :func:`evaluate`, and so are all arguments that follow.
         attacks: One or several, themselves or by name.
-        draws: Predictions that every image is scored over.
-        batch_size: Images that meet a model at once.
-        limit: Use only the first so many images; None for all.
-        seed: Fixes the noise and the attacks.
-        journal: A folder that keeps results as they come.
-        shard: Which of several processes this is.
-        image_sink: Is given the attacked images of every batch.
+        draws: Predictions that every image is scored over; 10 by default.
+        batch_size: Images that meet a model at once; 128 by default.
+        limit: Use only the first so many images; None, the default, for all.
+        seed: Fixes the noise and the attacks; by default nothing is fixed.
+        journal: A folder that keeps results as they come; by default nothing is kept.
+        shard: Which of several processes this is; by default there is one.
+        image_sink: Is given the attacked images of every batch; by default they are dropped.
         natural: Accuracies on clean images by target, where they are known already.
-        warn: Whether to warn of a target that seems to be used wrongly.
-        progress: Whether to show progress.
+        warn: Whether to warn of a target that seems to be used wrongly; True by default.
+        progress: Whether to show progress; None shows it on a terminal and in a notebook.
+
+    Shape:
+        - dataset, as a pair: images N x C x H x W, labels N
 
     Returns:
         The accuracies. It prints as a table for each attack.
@@ -175,9 +192,10 @@ def transfer_matrix(
     Raises:
         ValueError, TypeError, FloatingPointError, FileExistsError: As :func:`evaluate`.
 
-    Example:
-        >>> models = {"resnet20": resnet, "en5_resnet20": ensemble}
-        >>> print(enresnet.transfer_matrix(models, models, (images, labels), "ifgsm20"))
+    Example::
+
+        models = {"resnet8": enresnet.create_model("resnet8"), "noisy": model}
+        print(enresnet.transfer_matrix(models, models, (images, labels), "ifgsm5", draws=2))
     """
     options = EvaluationOptions(
         draws, batch_size, limit, seed, journal, shard, image_sink, warn, progress

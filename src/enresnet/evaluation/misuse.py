@@ -15,8 +15,8 @@ from torch import Tensor
 
 from enresnet.attacks.known_networks import our_network
 from enresnet.data import Images
+from enresnet.evaluation.accuracy import Accuracy
 from enresnet.evaluation.matrix import OWN
-from enresnet.evaluation.result import Accuracy
 from enresnet.evaluation.scoring import drawn_logits
 from enresnet.evaluation.statistics import accuracy_interval
 from enresnet.models import Normalized

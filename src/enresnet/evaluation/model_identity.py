@@ -37,6 +37,11 @@ class Identity:
         digest: Sixteen hexadecimal digits.
         certain: Whether they do tell. A model whose answers vary, even with all of torch's
             generators seeded, may be another with the same digest.
+
+    Example::
+
+        identity = identify(model)
+        print(identity.digest, identity.certain)
     """
 
     digest: str
@@ -50,11 +55,19 @@ def identify(
 
     Args:
         model: From images in [0, 1] to logits.
-        shape: That of an image, C x H x W. Our networks need none.
-        dtype: That of the images that the model takes.
+        shape: That of an image, C x H x W. Our networks, and networks of torch's usual layers,
+            need none; other models are known by their answers to a few fixed images.
+        dtype: That of the images that the model takes; float32 by default.
+
+    Returns:
+        The model's digest, and whether it tells the model from every other.
 
     Raises:
         ValueError: The model must answer, and ``shape`` was not given.
+
+    Example::
+
+        print(identify(lambda x: model(1 - x), shape=(3, 8, 8)).certain)
     """
     digest, module = hashlib.sha256(), module_of(model)
     if module is not None:
@@ -74,7 +87,23 @@ def identify(
 def digest_of(
     model: Model, shape: Sequence[int] | None = None, *, dtype: torch.dtype = torch.float32
 ) -> str:
-    """Return the digest that tells a model from another; see :func:`identify`."""
+    """Return the digest that tells a model from another.
+
+    Args:
+        model: From images in [0, 1] to logits.
+        shape: That of an image, C x H x W; see :func:`identify`.
+        dtype: That of the images that the model takes; float32 by default.
+
+    Returns:
+        Sixteen hexadecimal digits; :func:`identify` says whether they are certain.
+
+    Raises:
+        ValueError: The model must answer, and ``shape`` was not given.
+
+    Example::
+
+        assert digest_of(model) == digest_of(model.train())
+    """
     return identify(model, shape, dtype=dtype).digest
 
 

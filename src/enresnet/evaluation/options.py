@@ -18,17 +18,28 @@ class EvaluationOptions:
     """How an evaluation is made, whatever is evaluated.
 
     Attributes:
-        draws: Predictions that every image is scored over; a deterministic model makes one.
-        batch_size: Images that meet a model at once.
-        limit: Use only the first so many images; None for all.
+        draws: Predictions that every image is scored over; 10 by default, 1 for a deterministic
+            model.
+        batch_size: Images that meet a model at once; 128 by default.
+        limit: Use only the first so many images; None, the default, for all.
         seed: Fixes the noise of our networks, torch's global generators and the attacks.
         journal: A folder that keeps results as they come; the same call goes on from there. Several
             evaluations share one through :class:`Journals`. Needs a seed.
         shard: Which of several processes this is, where they share the work through a journal.
         image_sink: Is given the attacked images of every batch.
         warn: Whether to warn of models that know nothing, expect other images or return
-            probabilities.
+            probabilities; True by default.
         progress: Whether to show progress; None shows it on a terminal and in a notebook.
+
+    Raises:
+        TypeError: A number is not an integer.
+        ValueError: A number is below 1, a journal has no seed, or several processes have no
+            journal.
+
+    Example::
+
+        options = EvaluationOptions(draws=2, seed=0, progress=False)
+        print(Session.open(model, (images, labels), options).measure("fgsm"))
     """
 
     draws: int = 10

@@ -1,10 +1,4 @@
-"""What an evaluation finds: accuracies, each with what it means and with its interval.
-
-``accuracy`` is that of a single prediction, in the mean over images and draws; this is what the
-word means everywhere. ``averaged`` is that of the mean prediction over so many draws, the
-Feynman-Kac estimate. ``always`` is the share of images right in every draw, and ``broken_in[k]``
-what an attacker gains who may submit the same image k times and needs to be lucky once. Each has an
-interval that holds for other images and other draws, as many of them.
+"""What an evaluation finds: accuracy on clean images, and under each attack.
 
 Stored results are read without torch: the command line shows them at once.
 """
@@ -13,108 +7,14 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from enresnet.common.files import atomic_write
 from enresnet.common.tables import as_html, as_text
-from enresnet.evaluation.rows import evaluation_rows
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from enresnet.evaluation.scoring import Scored
-    from enresnet.evaluation.statistics import SharedNoise
-
-NATURAL = "natural"  # what accuracy on clean images is called, where attacks have their names
-Interval = tuple[float, float]
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """How many images are classified rightly, and how sure that is."""
-
-    accuracy: float
-    interval: Interval  # 95 %, over images and draws
-    averaged: float
-    averaged_interval: Interval
-    always: float
-    always_interval: Interval
-    broken_in: dict[int, float]  # submissions of the same image -> share of images lost
-    broken_in_intervals: dict[int, Interval]
-    per_class: dict[str, float]
-    calibration_error: float
-    images: int
-    draws: int
-    seconds: float  # attack and predictions
-    seconds_a_prediction: float  # of one image, once
-    deterministic: bool = False  # two predictions of the first images were the same
-    bad: int = 0  # predictions that were not numbers; they count as wrong
-    shared_variance: float = 0.0  # of the accuracy, by noise that images may share
-    attack: str | None = None
-    settings: dict[str, Any] | None = None  # of the attack, exactly
-    claimed: float | None = None  # what another library's attack says of itself
-    gradients: float = 0.0  # gradient evaluations that the attack took, an image
-    evaluations: float = 0.0  # and evaluations of the model altogether
-    scored: Scored | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def scores(self) -> Tensor:
-        """The share of draws in which each image is right."""
-        import torch
-
-        return torch.empty(0) if self.scored is None else self.scored.scores
-
-    @property
-    def shared(self) -> SharedNoise:
-        """How much the accuracy varies with noise that images may share."""
-        from enresnet.evaluation.statistics import SharedNoise
-
-        return SharedNoise(self.shared_variance, self.draws - 1)
-
-    def convergence(self) -> list[dict[str, float]]:
-        """Return both accuracies as they would be found with fewer draws."""
-        assert self.scored is not None
-        right, averaged = self.scored.right.float(), self.scored.averaged.float()
-        return [
-            {
-                "draws": draws,
-                "accuracy": float(right[:, :draws].mean()),
-                "averaged": float(averaged[:, draws - 1].mean()),
-            }
-            for draws in range(1, right.shape[1] + 1)
-        ]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything but the scores of single images, as plain JSON."""
-        values = {name: value for name, value in vars(self).items() if name != "scored"}
-        return {
-            **values,
-            "interval": list(self.interval),
-            "averaged_interval": list(self.averaged_interval),
-            "always_interval": list(self.always_interval),
-            "broken_in": {str(k): value for k, value in self.broken_in.items()},
-            "broken_in_intervals": {
-                str(k): list(value) for k, value in self.broken_in_intervals.items()
-            },
-        }
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Accuracy:
-        """Return what :meth:`to_json` stored; the scores of single images are not among it."""
-        known = {name: values[name] for name in cls.__dataclass_fields__ if name in values}
-        intervals = {name: tuple(value) for name, value in known.items() if "interval" in name}
-        return cls(
-            **known
-            | {name: value for name, value in intervals.items() if name != "broken_in_intervals"}
-            | {
-                "broken_in": {int(k): value for k, value in values["broken_in"].items()},
-                "broken_in_intervals": {
-                    int(k): tuple(value) for k, value in values["broken_in_intervals"].items()
-                },
-            }
-        )
+from enresnet.evaluation.accuracy import NATURAL, Accuracy
+from enresnet.evaluation.rows import Row, accuracy_rows, detail_rows
 
 
 @dataclass(frozen=True)
@@ -127,12 +27,11 @@ class Evaluation:
         natural: Accuracy on clean images.
         robust: Accuracy under each attack, by its name.
 
-    Example:
-        >>> result = enresnet.evaluate(model, (images, labels), ["fgsm", "strongest"])
-        >>> print(result)
-        >>> result.robust["strongest"].interval
-        >>> pandas.DataFrame(result.rows())
-        >>> result.save("evaluation.json")
+    Example::
+
+        result = enresnet.evaluate(model, (images, labels), ["fgsm", "ifgsm5"], draws=2)
+        print(result, result.robust["fgsm"].interval)
+        result.save("evaluation.json")  # result.rows() is for a data frame
     """
 
     natural: Accuracy
@@ -150,7 +49,13 @@ class Evaluation:
         return cls(Accuracy.from_json(values[NATURAL]), robust)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the figures as rows of plain numbers, clean images first, for a data frame."""
+        """Return a row of plain numbers for each accuracy, clean images first, for a data frame.
+
+        Returns:
+            Rows with ``images`` ("clean" or the attack's name), ``accuracy`` with its interval from
+            ``low`` to ``high``, ``averaged``, ``always``, the ``number`` of images, ``draws``,
+            ``gradients``, ``evaluations``, ``seconds`` and ``attack``; see :class:`Accuracy`.
+        """
         return [
             {
                 "images": "clean" if name == NATURAL else name,
@@ -169,6 +74,22 @@ class Evaluation:
             for name, value in {NATURAL: self.natural, **self.robust}.items()
         ]
 
+    def table(self, *, clean: str = "clean") -> list[Row]:
+        """Return the accuracies as rows of words, in per cent, with intervals.
+
+        Args:
+            clean: What the images are called that no attack here has changed.
+        """
+        return accuracy_rows({clean: self.natural, **self.robust})
+
+    def details(self, *, clean: str = "clean") -> list[Row]:
+        """Return the worst class, the calibration error and the cost as rows of words.
+
+        Args:
+            clean: What the images are called that no attack here has changed.
+        """
+        return detail_rows({clean: self.natural, **self.robust})
+
     def save(
         self,
         path: str | os.PathLike[str],
@@ -179,12 +100,19 @@ class Evaluation:
     ) -> None:
         """Write the figures to a file that :meth:`load` and ``enresnet results`` read.
 
+        The scores of single images are not written: two evaluations are compared image by image
+        while both are in memory, or from runs that ``enresnet evaluate`` evaluated.
+
         Args:
             path: The file, usually evaluation.json in a folder of its own. Other sections that it
                 holds stay.
-            section: The part of the file that the figures become.
-            model: What the model is called there.
-            data: What the images are called there.
+            section: The part of the file that the figures become; "best" by default.
+            model: What the model is called there; "model" by default.
+            data: What the images are called there; "data" by default.
+
+        Raises:
+            ValueError: The file is there, and is not one of ours.
+            OSError: It cannot be written.
         """
         target = Path(path)
         stored = read_sections(target) if target.exists() else {}
@@ -208,7 +136,11 @@ class Evaluation:
             path: An evaluation.json, or the folder that holds it.
             section: Which part of it; may be left out where there is only one.
 
+        Returns:
+            The figures, without the scores of single images.
+
         Raises:
+            FileNotFoundError: The file is not there.
             ValueError: The file is damaged, or the section is not there, or must be chosen.
         """
         target = Path(path)
@@ -228,10 +160,10 @@ class Evaluation:
             ) from error
 
     def __str__(self) -> str:
-        return as_text(evaluation_rows(self), caption=self._caption())
+        return as_text(self.table(), caption=self._caption())
 
     def _repr_html_(self) -> str:
-        return as_html(evaluation_rows(self), caption=self._caption())
+        return as_html(self.table(), caption=self._caption())
 
     def _caption(self) -> str:
         return f"Accuracy in %, with 95 % intervals, on {self.natural.images} images."

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from enresnet.common.files import atomic_write, has_to_itself, writable
 from enresnet.common.reading import safetensors_digest
-from enresnet.evaluation.result import NATURAL, Accuracy, Evaluation, read_sections
+from enresnet.evaluation.accuracy import NATURAL, Accuracy
+from enresnet.evaluation.result import Evaluation, read_sections
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from enresnet.common.text import brief
-
-if TYPE_CHECKING:
-    from enresnet.evaluation.result import Accuracy, Evaluation
+from enresnet.evaluation.accuracy import Accuracy
 
 Row = dict[str, str]
 
 
-def evaluation_rows(result: Evaluation, *, clean: str = "clean") -> list[Row]:
-    """Return the accuracies on clean images and under each attack, in per cent.
-
-    ``clean`` is what the images are called that no attack here has changed.
-    """
-    values = _values(result, clean)
+def accuracy_rows(values: Mapping[str, Accuracy]) -> list[Row]:
+    """Return a row for each accuracy by the name of its images, in per cent."""
     draws = max(value.draws for value in values.values())
     claimed = any(value.claimed is not None for value in values.values())
     budgeted = any("budget" in (value.settings or {}) for value in values.values())
@@ -48,10 +42,10 @@ def evaluation_rows(result: Evaluation, *, clean: str = "clean") -> list[Row]:
     return rows
 
 
-def detail_rows(result: Evaluation, *, clean: str = "clean") -> list[Row]:
-    """Return what stands beside the accuracies: classes, calibration, cost."""
+def detail_rows(values: Mapping[str, Accuracy]) -> list[Row]:
+    """Return a row for each accuracy with what stands beside it: classes, calibration, cost."""
     rows = []
-    for name, value in _values(result, clean).items():
+    for name, value in values.items():
         worst = min(value.per_class, key=lambda key: value.per_class[key])
         rows.append(
             {
@@ -84,10 +78,6 @@ def _spent(value: Accuracy) -> str:
     budget = (value.settings or {}).get("budget")
     spent = f"{value.gradients:.0f}" if value.gradients else ""
     return spent if budget is None else f"{spent or 0} of {budget}"
-
-
-def _values(result: Evaluation, clean: str) -> dict[str, Accuracy]:
-    return {clean: result.natural, **result.robust}
 
 
 def with_interval(value: float, interval: tuple[float, float]) -> str:

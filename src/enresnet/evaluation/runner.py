@@ -21,10 +21,10 @@ from enresnet.attacks.precision import fast_bfloat16
 from enresnet.common.progress import counted, progress_bar
 from enresnet.common.randomness import named_seed
 from enresnet.data import Images
+from enresnet.evaluation.accuracy import NATURAL
 from enresnet.evaluation.journal import Journal
 from enresnet.evaluation.model_identity import Identity
 from enresnet.evaluation.piece import Gathered, Result
-from enresnet.evaluation.result import NATURAL
 from enresnet.evaluation.scoring import score_draws
 from enresnet.evaluation.seeding import own_streams
 from enresnet.models.interface import Model
@@ -32,18 +32,42 @@ from enresnet.models.interface import Model
 
 @dataclass(frozen=True)
 class Shard:
-    """Which of several processes this is, how they wait for each other, and how they agree."""
+    """Which of several processes this is, how they wait for each other, and how they agree.
+
+    Attributes:
+        rank: The number of this process, from 0 up; 0 by default.
+        count: How many processes share the work; 1 by default.
+        wait: Returns once all processes have called it; by default at once.
+        counted: Returns in how many processes each of several answers is yes; by default those of
+            this one.
+
+    Example::
+
+        shard = Shard(rank=0, count=1)  # two processes: wait=torch.distributed.barrier
+        enresnet.evaluate(model, (images, labels), draws=2, seed=0, journal="kept", shard=shard)
+    """
 
     rank: int = 0
     count: int = 1
     wait: Callable[[], None] = lambda: None
     counted: Callable[[list[bool]], list[int]] = lambda answers: [int(yes) for yes in answers]
-    """Returns in how many processes each of several answers is yes."""
 
 
 @dataclass(frozen=True)
 class WorkItem:
-    """One attack of one oracle on one batch."""
+    """One attack of one oracle on one batch.
+
+    Attributes:
+        oracle: The name of the model that is attacked; "" for clean images.
+        attack: The attack's name.
+        start: The number of the first image.
+        stop: The number after that of the last image.
+
+    Example::
+
+        item = WorkItem("model", "fgsm", start=0, stop=128)
+        print(item.key, item.rows)  # model/fgsm/0-128 slice(0, 128, None)
+    """
 
     oracle: str
     attack: str
@@ -62,13 +86,41 @@ class WorkItem:
 
 
 class ImageSink(Protocol):
-    """A place for attacked images."""
+    """A place for attacked images: any object with these two methods.
+
+    Example::
+
+        class Kept(dict):
+            def write(self, item, images, labels):
+                self[item.key] = images
+
+            def has(self, item):
+                return item.key in self
+
+        kept = Kept()
+        enresnet.evaluate(model, (images, labels), "fgsm", draws=2, image_sink=kept)
+        print(kept["model/fgsm/0-2"].shape)
+    """
 
     def write(self, item: WorkItem, images: Tensor, labels: Tensor) -> None:
-        """Keep the attacked images of an item."""
+        """Keep the attacked images of an item.
+
+        Args:
+            item: Which attack on which of the images.
+            images: The attacked images.
+            labels: Their classes.
+
+        Shape:
+            - images: N x C x H x W in [0, 1]
+            - labels: N
+        """
 
     def has(self, item: WorkItem) -> bool:
-        """Return whether they are there; what is not is computed again."""
+        """Return whether the images of an item are kept; where not, it is computed again.
+
+        Args:
+            item: Which attack on which of the images.
+        """
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from enresnet.common.files import atomic_write
-from enresnet.evaluation.result import Accuracy
+from enresnet.evaluation.accuracy import Accuracy
 
 
 def add_scores(
@@ -34,16 +33,21 @@ def add_scores(
     for name, value in measured.items():
         assert value.scored is not None
         key = f"{section}/{name}"
-        tensors[key] = value.scored.right.sum(dim=1).to(torch.int16)
-        about[key] = {
-            "draws": value.draws,
-            "deterministic": value.deterministic,
-            "shared_variance": value.shared_variance,
-            "data": data,
-            "settings": value.settings,
-        }
+        tensors[key] = value.scored.counts
+        about[key] = about_scores(value, data)
     with atomic_write(path) as temporary:
         temporary.write_bytes(save(tensors, {"about": json.dumps(about)}))
+
+
+def about_scores(value: Accuracy, data: str | None) -> dict[str, Any]:
+    """Return what the scores of an accuracy depend on; ``data`` is the digest of the images."""
+    return {
+        "draws": value.draws,
+        "deterministic": value.deterministic,
+        "shared_variance": value.shared_variance,
+        "data": data,
+        "settings": value.settings,
+    }
 
 
 def read_scores(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -23,14 +23,32 @@ from enresnet.models.interface import Model, device_of
 
 @dataclass(frozen=True)
 class Scored:
-    """How ``images`` fared in each of ``draws``."""
+    """Which images were right in which draws.
 
-    right: Tensor  # images x draws, bool
-    averaged: Tensor  # images x draws, bool: the mean of the draws so far
-    without: Tensor  # images x draws, bool: the mean of all other draws
-    confidence: Tensor  # images: the largest of the mean probabilities
-    seconds: float = 0.0  # that the predictions took
-    bad: int = 0  # predictions that were not numbers, and so are wrong
+    Attributes:
+        right: Whether each draw is right.
+        averaged: Whether the mean of the draws so far is right.
+        without: Whether the mean of all other draws is right.
+        confidence: The largest of the mean probabilities.
+        seconds: What the predictions took.
+        bad: Predictions that were not numbers, and so are wrong.
+
+    Shape:
+        - right, averaged, without: images x draws, bool
+        - confidence: images
+    """
+
+    right: Tensor
+    averaged: Tensor
+    without: Tensor
+    confidence: Tensor
+    seconds: float = 0.0
+    bad: int = 0
+
+    @property
+    def counts(self) -> Tensor:
+        """In how many draws each image is right, int16."""
+        return self.right.sum(dim=1).to(torch.int16)
 
     @property
     def scores(self) -> Tensor:
@@ -97,7 +115,31 @@ def _right(weights: Tensor, labels: Tensor) -> Tensor:
 
 
 def score(model: Model, images: Tensor, labels: Tensor, *, draws: int = 1) -> Tensor:
-    """Return the share of ``draws`` in which each image is classified rightly."""
+    """Return the share of draws in which each image is classified rightly.
+
+    The model runs in evaluation mode and is left as it was.
+
+    Args:
+        model: From images in [0, 1] to logits.
+        images: In [0, 1]; all of them meet the model at once.
+        labels: The right classes, from 0 up.
+        draws: Predictions of each image; 1 by default.
+
+    Shape:
+        - images: N x C x H x W
+        - labels: N
+        - result: N, between 0 and 1
+
+    Returns:
+        The scores, float32 on the CPU.
+
+    Raises:
+        ValueError: The model does not return logits N x classes, or a label is none of its classes.
+
+    Example::
+
+        accuracy = score(model, images, labels, draws=10).mean()
+    """
     return score_draws(model, images, labels, draws=draws).scores
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from enresnet.attacks import Attack
-from enresnet.evaluation.result import NATURAL, Accuracy, Evaluation
+from enresnet.evaluation.accuracy import NATURAL, Accuracy
+from enresnet.evaluation.result import Evaluation
 from enresnet.evaluation.results import Record
 from enresnet.evaluation.runner import Shard
 

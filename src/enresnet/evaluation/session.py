@@ -14,7 +14,7 @@ from typing import Any
 from enresnet.attacks import Attack
 from enresnet.attacks.known_networks import our_network
 from enresnet.data import Images
-from enresnet.evaluation.accuracy import summarise
+from enresnet.evaluation.accuracy import NATURAL, Accuracy
 from enresnet.evaluation.first_look import FirstLook
 from enresnet.evaluation.inputs import Attacks, as_images, named_attacks
 from enresnet.evaluation.journal import Journals
@@ -23,9 +23,10 @@ from enresnet.evaluation.misuse import about, suspicions, warn_of_bad, warn_of_c
 from enresnet.evaluation.model_identity import Identity
 from enresnet.evaluation.options import EvaluationOptions
 from enresnet.evaluation.piece import Result
-from enresnet.evaluation.result import NATURAL, Accuracy, Evaluation
+from enresnet.evaluation.result import Evaluation
 from enresnet.evaluation.runner import Runner
 from enresnet.evaluation.seeding import own_streams
+from enresnet.evaluation.summary import summarise
 from enresnet.models.interface import Model
 
 
@@ -41,10 +42,13 @@ class Session:
         data: The images.
         options: How measurements are made.
         look: What is known of the models.
+        digest: That of the whole dataset, images beyond the limit included.
 
-    Example:
-        >>> session = Session.open(model, (images, labels), EvaluationOptions(seed=0))
-        >>> session.measure("fgsm").evaluation()
+    Example::
+
+        session = Session.open(model, (images, labels), EvaluationOptions(draws=2, seed=0))
+        first = session.measure("fgsm").evaluation()
+        print(session.complete({"pgd": PGD(steps=2)}, {"natural": first.natural}))
     """
 
     oracles: Mapping[str, Model]
@@ -52,6 +56,7 @@ class Session:
     data: Images
     options: EvaluationOptions
     look: FirstLook
+    digest: str
 
     @classmethod
     def between(
@@ -62,9 +67,10 @@ class Session:
         options: EvaluationOptions,
     ) -> Session:
         """Return a session of attacks on some models that others classify."""
-        data = as_images(dataset).first(options.limit)
+        whole = as_images(dataset)
+        data = whole.first(options.limit)
         look = FirstLook(data, batch_size=options.batch_size, seed=options.seed)
-        return cls(oracles, targets, data, options, look)
+        return cls(oracles, targets, data, options, look, whole.fingerprint())
 
     @classmethod
     def open(cls, model: Model, dataset: Any, options: EvaluationOptions) -> Session:
@@ -77,7 +83,8 @@ class Session:
 
     def on(self, dataset: Any, options: EvaluationOptions) -> Session:
         """Return a session of the same models on other images."""
-        return replace(self, data=as_images(dataset), options=options)
+        images = as_images(dataset)
+        return replace(self, data=images, options=options, digest=images.fingerprint())
 
     def identity(self, name: str = OWN) -> Identity:
         """Return what tells the model of this name from others."""
@@ -178,6 +185,7 @@ class Session:
             claimed=found.claimed,
             gradients=found.gradients,
             evaluations=found.evaluations,
+            digest=self.digest,
         )
 
     def _warn_of_misuse(self) -> None:

@@ -38,10 +38,27 @@ BINS = 15  # of the calibration error
 def accuracy_interval(
     scores: Tensor, confidence: float = CONFIDENCE, *, without: Tensor | None = None
 ) -> tuple[float, float]:
-    """Return the interval of the mean of ``scores``, one an image, each between 0 and 1.
+    """Return the interval of an accuracy, the mean of the scores of single images.
 
-    ``without``, one a draw, are the means that the other draws give: they let draws that images
-    share widen it.
+    Args:
+        scores: The share of draws in which each image is right, between 0 and 1.
+        confidence: How often such an interval covers; 0.95 by default.
+        without: For each draw, the accuracy that all others give: it lets noise that images share
+            widen the interval. By default each image has noise of its own.
+
+    Shape:
+        - scores: images
+        - without: draws
+
+    Returns:
+        Low and high, both between 0 and 1.
+
+    Raises:
+        ValueError: There is no score.
+
+    Example::
+
+        low, high = accuracy_interval(score(model, images, labels, draws=5))
     """
     count = len(scores)
     if count == 0:
@@ -63,10 +80,21 @@ def _jackknife_error(without: Tensor, confidence: float) -> float:
 
 @dataclass(frozen=True)
 class SharedNoise:
-    """How much a figure varies with draws that all images share."""
+    """How much a figure varies with noise that images share, as under one mask a batch.
+
+    Attributes:
+        variance: The variance of the figure by that noise; 0 by default, for images with noise of
+            their own.
+        freedom: Degrees of freedom of the estimate: draws less one.
+
+    Example::
+
+        found = enresnet.evaluate(model, (images, labels), draws=3)
+        print(found.natural.shared.half_width(0.95))  # 0.0: our networks keep images apart
+    """
 
     variance: float = 0.0
-    freedom: int = 0  # degrees of freedom of that estimate: draws less one
+    freedom: int = 0
 
     @classmethod
     def of(cls, without: Tensor) -> SharedNoise:
@@ -101,8 +129,27 @@ def paired_difference(
 
     Student's t over the differences of single images: what both models find easy or hard cancels.
     Never narrower than Wilson's interval is for as many images without a single difference; and
-    where the test by sign flips does not tell the difference from 0, it reaches 0. ``shared`` is
-    the noise that images have in common.
+    where the test by sign flips does not tell the difference from 0, it reaches 0.
+
+    Args:
+        scores: The share of draws in which each image is right, between 0 and 1.
+        others: That of the other model, on the same images in the same order.
+        confidence: How often such an interval covers; 0.95 by default.
+        shared: The noise that images have in common; by default each has its own.
+
+    Shape:
+        - scores, others: images
+
+    Returns:
+        The difference, and the low and high of its interval.
+
+    Raises:
+        ValueError: There are fewer than two images, or not as many of one as of the other.
+
+    Example::
+
+        one, two = (score(model, images, labels, draws=n) for n in (2, 5))
+        difference, low, high = paired_difference(one, two)
     """
     if scores.shape != others.shape or len(scores) < 2:
         raise ValueError(
@@ -130,11 +177,24 @@ def _half_width(differences: Tensor, confidence: float, shared: SharedNoise) -> 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Whether one model is more accurate than another on the same images."""
+    """Whether one model is more accurate than another on the same images.
+
+    Attributes:
+        difference: The accuracy of the first less that of the second.
+        interval: Its 95 % interval, paired: low and high.
+        p_value: That of no difference, two-sided.
+        test: The name of the test.
+        images: How many images were compared.
+
+    Example::
+
+        found = compare_scores(torch.tensor([1.0, 1, 1, 0]), torch.tensor([1.0, 0, 0, 0]))
+        print(found.difference, found.verdict)  # 0.5 undecided
+    """
 
     difference: float
-    interval: tuple[float, float]  # 95 %, paired
-    p_value: float  # of no difference, two-sided
+    interval: tuple[float, float]
+    p_value: float
     test: str
     images: int
 
@@ -150,14 +210,33 @@ class Comparison:
         return {**asdict(self), "interval": list(self.interval), "verdict": self.verdict}
 
 
-def compare(scores: Tensor, others: Tensor, *, shared: SharedNoise = ALONE) -> Comparison:
-    """Compare the scores of two models on the same images.
+def compare_scores(scores: Tensor, others: Tensor, *, shared: SharedNoise = ALONE) -> Comparison:
+    """Return whether one model is more accurate than another, from scores on the same images.
 
     Were the models alike, each image's difference could as well have the other sign: the p-value
     is the share of all such flips whose mean is as far from 0. For right-or-wrong scores that is
     McNemar's (1947) exact test. The interval is of the same mind: the p-value is below 5 % where
-    the interval leaves 0 out, and nowhere else. ``shared`` is the noise that images have in common,
-    which flips of single images know nothing of.
+    the interval leaves 0 out, and nowhere else.
+
+    Args:
+        scores: The share of draws in which each image is right, between 0 and 1.
+        others: That of the other model, on the same images in the same order.
+        shared: The noise that images have in common, which flips of single images know nothing of;
+            by default each has its own.
+
+    Shape:
+        - scores, others: images
+
+    Returns:
+        The difference with its interval, the p-value and the verdict.
+
+    Raises:
+        ValueError: There are fewer than two images, or not as many of one as of the other.
+
+    Example::
+
+        one, two = (score(model, images, labels, draws=n) for n in (2, 5))
+        print(compare_scores(one, two).p_value)
     """
     mean, low, high = paired_difference(scores, others, shared=shared)
     differences = _differences(scores, others)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from enresnet.common.plotting import COLOURS, blank, plain
 from enresnet.common.text import brief, for_picture
-from enresnet.evaluation import Evaluation
-from enresnet.evaluation.masking.diagnosis import Diagnosis, Point
+from enresnet.evaluation import Diagnosis, Evaluation
+from enresnet.evaluation.masking.diagnosis import Point
 from enresnet.training import Epoch
 
 RIGHT, WRONG = "#1a7f37", "#b42318"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from enresnet.evaluation import Evaluation
 from enresnet.evaluation.results import Record
 from enresnet.training.run import Run, plain_config
 
@@ -16,7 +17,7 @@ class RunGroup:
     """One side: the results of each run, by its seed."""
 
     name: str
-    records: dict[str, Record]
+    records: Mapping[str, Record | Evaluation]
     seeded: bool  # otherwise the keys are only numbers
     commits: frozenset[str]
 

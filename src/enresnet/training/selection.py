@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from enresnet.evaluation.statistics import compare
+from enresnet.evaluation import compare_scores
 from enresnet.training.events import Epoch
 from enresnet.training.state import Kept, SelectionState
 
@@ -55,7 +55,7 @@ class Selection:
             self.kept = Kept(epoch, f"best of the validated epochs, {_percent(found)} %")
             return True
         first, highest = self._best
-        if len(found) > 1 and compare(found, highest).p_value < LEVEL / self._validated:
+        if len(found) > 1 and compare_scores(found, highest).p_value < LEVEL / self._validated:
             return False
         self.kept = Kept(
             epoch,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -15,8 +16,8 @@ from torch import Tensor
 from enresnet.attacks import IFGSM, RandomNoise, Square
 from enresnet.attacks.gradient import expected_gradient
 from enresnet.attacks.losses import cross_entropy
+from enresnet.evaluation.accuracy import Accuracy
 from enresnet.evaluation.masking.measurements import Measurements
-from enresnet.evaluation.result import Accuracy
 from enresnet.evaluation.statistics import paired_difference
 from enresnet.models.frozen import frozen
 from enresnet.models.interface import Model
@@ -28,15 +29,34 @@ RISES = 0.8  # share of images whose loss must rise along the gradient
 FLAT = 0.02  # share of images that may have no gradient
 STARTS = (4, 8)
 
+Verdict = Literal["pass", "warn", "skipped"]
+
 
 @dataclass(frozen=True)
 class MaskingCheck:
-    """One question, its answer, and what a warning would mean."""
+    """One question about a model's gradient, its answer, and what a warning would mean.
+
+    Attributes:
+        name: What ought to be so, as in "many steps beat one".
+        figure: What was measured, in words.
+        verdict: ``"pass"``, ``"warn"`` or ``"skipped"``.
+        meaning: What a warning would mean, and what to do.
+
+    Example::
+
+        check = MaskingCheck("many steps beat one", "IFGSM-20 leaves 9 %, FGSM 4 %", "warn", "...")
+        print(check.warning)
+    """
 
     name: str
     figure: str
-    verdict: str  # pass, warn, or skipped
+    verdict: Verdict
     meaning: str
+
+    @property
+    def warning(self) -> str:
+        """The question, what was measured, and what it means, in a line."""
+        return f"warning: {self.name}? {self.figure}. {self.meaning}"
 
     @classmethod
     def of(cls, name: str, figure: str, good: bool, meaning: str) -> MaskingCheck:

@@ -19,7 +19,10 @@ from enresnet.attacks.gradient import NoGradientError
 from enresnet.attacks.ifgsm import check_epsilon
 from enresnet.common import checks
 from enresnet.common.progress import progress_bar
+from enresnet.common.tables import as_html, as_text
+from enresnet.common.text import brief
 from enresnet.data import Images
+from enresnet.evaluation.accuracy import Accuracy
 from enresnet.evaluation.journal import Journals
 from enresnet.evaluation.masking import checks as answers
 from enresnet.evaluation.masking.checks import MaskingCheck
@@ -27,7 +30,7 @@ from enresnet.evaluation.masking.measurements import Measurements
 from enresnet.evaluation.matrix import OWN
 from enresnet.evaluation.misuse import suspicions, warn_of_chance
 from enresnet.evaluation.options import EvaluationOptions
-from enresnet.evaluation.result import Accuracy
+from enresnet.evaluation.rows import Row
 from enresnet.evaluation.session import Session
 from enresnet.models.interface import Model
 
@@ -36,7 +39,14 @@ STEPS = (1, 2, 5, 10, 20, 50, 100)
 
 @dataclass(frozen=True)
 class Point:
-    """An accuracy on a curve."""
+    """An accuracy on a curve.
+
+    Attributes:
+        at: The epsilon, or the number of steps.
+        accuracy: Accuracy there.
+        low: Lower end of its 95 % interval.
+        high: Upper end.
+    """
 
     at: float
     accuracy: float
@@ -46,7 +56,28 @@ class Point:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All checks, and two curves."""
+    """What speaks for and against a model's gradients: checks, and two curves.
+
+    It prints as the table of ``enresnet diagnose``, also in a notebook.
+
+    Attributes:
+        checks: All checks, in the order in which they were made.
+        against_epsilon: Accuracy under IFGSM-20 by epsilon, each with ``at``, ``accuracy``, ``low``
+            and ``high``.
+        against_steps: Accuracy under IFGSM by the number of steps, alike; one step is FGSM.
+        images: How many images were used.
+        epsilon: The largest change of a pixel.
+        eot: Draws of the noise averaged in every gradient.
+        draws: Predictions that every image was scored over.
+        seed: What fixed the attacks and the noise.
+        data: Digest of the images.
+
+    Example::
+
+        linear = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 10))
+        found = enresnet.diagnose(linear, (images, labels), queries=2)
+        print(found, len(found.warnings))
+    """
 
     checks: tuple[MaskingCheck, ...]
     against_epsilon: tuple[Point, ...]
@@ -56,16 +87,55 @@ class Diagnosis:
     eot: int
     draws: int
     seed: int | None
-    data: str  # its fingerprint
+    data: str
 
     @property
     def warnings(self) -> list[MaskingCheck]:
         """The checks that warn."""
         return [check for check in self.checks if check.verdict == "warn"]
 
+    @property
+    def caption(self) -> str:
+        """How strong the attacks were."""
+        return f"epsilon = {brief(self.epsilon)}, EOT over {self.eot}."
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each check, for a data frame.
+
+        Returns:
+            Rows with ``check``, ``figure``, ``verdict`` and ``meaning``; see :class:`MaskingCheck`.
+        """
+        return [
+            {"check": c.name, "figure": c.figure, "verdict": c.verdict, "meaning": c.meaning}
+            for c in self.checks
+        ]
+
+    def table(self) -> list[Row]:
+        """Return each check with its figure and verdict, as rows of words."""
+        return [{"check": c.name, "figure": c.figure, "verdict": c.verdict} for c in self.checks]
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON."""
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Diagnosis:
+        """Return what :meth:`to_json` stored; other keys are left out."""
+        known = {name: values[name] for name in cls.__dataclass_fields__}
+        curves = {
+            name: tuple(Point(**point) for point in values[name])
+            for name in ("against_epsilon", "against_steps")
+        }
+        found = tuple(MaskingCheck(**check) for check in values["checks"])
+        return cls(**known | curves | {"checks": found})
+
+    def __str__(self) -> str:
+        text = as_text(self.table(), caption=f"{self.images} images, {self.caption}")
+        return "\n".join([text, *(check.warning for check in self.warnings)])
+
+    def _repr_html_(self) -> str:
+        caption = " ".join([self.caption, *(check.warning for check in self.warnings)])
+        return as_html(self.table(), caption=f"{self.images} images, {caption}")
 
 
 def diagnose(
@@ -92,25 +162,33 @@ def diagnose(
         epsilon: Largest change of a pixel; 8/255 by default.
         eot: Draws of the noise averaged in every gradient; None leaves them to the model: 1 for one
             that always answers the same, else 5.
-        draws: Predictions that every image is scored over.
-        limit: Use only the first so many images; None for all.
-        batch_size: Images that meet the model at once.
-        queries: Steps of the search without gradients.
-        oracles: Other models, by name, whose adversarial images are tried on it.
-        natural: The same network trained without attacks, which no honest attack leaves standing.
-        seed: Fixes the attacks and the noise.
+        draws: Predictions that every image is scored over; 10 by default, 1 for a deterministic
+            model.
+        limit: Use only the first so many images, two at least; None, the default, for all.
+        batch_size: Images that meet the model at once; 128 by default.
+        queries: Steps of the search without gradients; 300 by default.
+        oracles: Other models, by name, whose adversarial images are tried on it; by default none.
+        natural: The same network trained without attacks, which no honest attack leaves standing;
+            by default that check is skipped.
+        seed: Fixes the attacks and the noise; 0 by default.
         journal: A folder that keeps results as they come; the same call goes on from there.
         progress: Whether to show progress; None shows it on a terminal and in a notebook.
 
+    Shape:
+        - dataset, as a pair: images N x C x H x W, labels N
+
     Returns:
-        All checks, those that warn under ``.warnings``, and two curves.
+        All checks, those that warn under ``.warnings``, and two curves. It prints as a table.
 
     Raises:
         ValueError, TypeError: An argument is not what it should be, or the model does not fit the
             data.
+        FileExistsError: Another process is using the journal.
 
-    Example:
-        >>> enresnet.diagnose(model, (images, labels), limit=200).warnings
+    Example::
+
+        linear = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 10))
+        print(enresnet.diagnose(linear, (images, labels), limit=2, queries=2))
     """
     book = journal if isinstance(journal, Journals | None) else Journals(journal)
     options = EvaluationOptions(draws, batch_size, limit, seed, book, progress=progress)

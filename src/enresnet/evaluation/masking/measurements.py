@@ -9,9 +9,10 @@ import torch
 
 from enresnet.attacks import IFGSM, PGD, Attack
 from enresnet.common.randomness import named_generator
+from enresnet.evaluation.accuracy import Accuracy
 from enresnet.evaluation.journal import Journals
 from enresnet.evaluation.matrix import OWN
-from enresnet.evaluation.result import Accuracy, Evaluation
+from enresnet.evaluation.result import Evaluation
 from enresnet.evaluation.session import Session
 from enresnet.models.interface import Model
 
