@@ -15,6 +15,7 @@ from torch import Tensor
 
 from enresnet import native
 from enresnet.common import checks
+from enresnet.common.precision import EARLIER_NAMES
 from enresnet.training.checkpoint import checkpoints
 from enresnet.training.events import Epoch, Step
 from enresnet.training.interruption import Interruption
@@ -163,9 +164,10 @@ class Keeper:
 
     def _check_run(self, state: TrainingState) -> None:
         """Raise if a checkpoint says that it is another run's; earlier versions do not say."""
-        there, here = state.run, self._identity()
-        if there is None:
+        here = self._identity()
+        if state.run is None:
             return
+        there = {**state.run, "precision": _precision_of_today(state.run.get("precision"))}
         differing = [
             f"{name} {checks.brief(there[name])} there, {checks.brief(here[name])} here"
             for name in here
@@ -241,6 +243,10 @@ class Keeper:
 
 
 _ANEW = "Put its own checkpoint back, or train anew with --overwrite"
+
+
+def _precision_of_today(name: object) -> object:
+    return EARLIER_NAMES.get(name, name) if isinstance(name, str) else name
 
 
 def _check_finite(tensors: Mapping[str, Tensor], trainer: Trainer) -> None:

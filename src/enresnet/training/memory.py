@@ -9,13 +9,14 @@ from enresnet.data.images import free_memory
 from enresnet.models import Ensemble, set_recompute
 from enresnet.models.batchnorm_statistics import statistics_held
 from enresnet.models.noise import streams_of
+from enresnet.training.recipe import Memory
 
 
 def choose_memory(
     model: nn.Module,
     images: Tensor,
     batch_size: int,
-    memory: str,
+    memory: Memory,
     *,
     passes: int = 1,
     sharing: int = 1,

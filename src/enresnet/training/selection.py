@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from enresnet.evaluation.statistics import compare
+from enresnet.evaluation import compare
 from enresnet.training.events import Epoch
 from enresnet.training.state import Kept, SelectionState
 
