@@ -235,7 +235,8 @@ class Classifier(Study):
             raise ValueError(f"data must be one at least of {', '.join(DATA)}")
         found = []
         for data in self.data:
-            study = classifier.study_classifier(**self.options("data"), data=data)
+            chosen = checks.choice("data", data, DATA)
+            study = classifier.study_classifier(**self.options("data"), data=chosen)
             _print(tables.classifier_table(study))
             _print(tables.agreement_table(study))
             found.append(study)

@@ -20,19 +20,17 @@ from torch import Tensor
 from enresnet.common import checks
 from enresnet.common.progress import progress_bar
 from enresnet.common.randomness import named_generator
-from enresnet.pde.grid import Grid, overshoot
+from enresnet.pde import Grid, largest_stable_step, solve_backward, solve_rough
+from enresnet.pde.grid import overshoot
 from enresnet.pde.semi_lagrangian import (
     Draws,
     bilinear,
     continued,
     diffusion_times,
     refinement,
-    solve_rough,
 )
 from enresnet.pde.spectral import (
     check_sigmas,
-    largest_stable_step,
-    solve_backward,
     too_few_steps,
 )
 from enresnet.report.findings import Figure4, Regularity, Trap

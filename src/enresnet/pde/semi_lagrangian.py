@@ -108,12 +108,39 @@ def solve_rough(
     steps: int = 1000,
     diffusions: int | None = None,
 ) -> Tensor:
-    """Return u(x, 0) on the grid for a velocity given at its points and terminal values f.
+    """Return u(x, 0) on the grid for a rough velocity, given at the grid's points, and terminal f.
 
-    ``velocity`` is size x size x 2, or a function that gives this for each of ``steps`` time steps.
-    ``terminal`` is size x size and smooth on the grid. Diffusion acts ``diffusions`` times, which
-    must divide ``steps`` into even parts (:func:`diffusion_times`); the smaller sigma and the more
-    often, the finer and slower the grid (:func:`refinement`).
+    The solution keeps the range of f, unlike a spectral one. It is computed on a finer grid
+    (:func:`refinement`): the smaller ``sigma`` and the larger ``diffusions``, the finer and slower.
+
+    Args:
+        grid: A grid of 2 dimensions.
+        velocity: F at the grid's points, or a function from the number of a time step to that.
+        terminal: f at the grid's points; smooth on the grid.
+        sigma: The diffusion coefficient; at least 0.
+        steps: Time steps from 0 to 1; 1000 by default.
+        diffusions: How often diffusion acts between the stretches of transport; ``steps`` must be a
+            multiple of twice this number. By default as often as is cheap.
+
+    Shape:
+        - velocity: size x size x 2
+        - terminal: size x size
+        - result: size x size
+
+    Returns:
+        u at time 0.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: A tensor does not fit the grid or is not finite, ``steps`` and ``diffusions`` do
+            not fit together, or ``sigma`` is so small that the finer grid would be too large.
+
+    Example::
+
+        grid = Grid(size=16)
+        velocity = 2 * torch.rand(16, 16, 2) - 1  # drawn anew at every point
+        terminal = (2 * torch.pi * grid.points[..., 0]).sin()
+        solution = solve_rough(grid, velocity, terminal, sigma=0.1, steps=40)
     """
     if grid.dimensions != 2:
         raise ValueError(f"grid must have 2 dimensions, found {grid.dimensions}")
