@@ -22,6 +22,8 @@ SLOW = {
     "paper.study_classifier",
     "paper.study_multilevel",
     "paper.study_particles",
+    "paper.verify_solvers",
+    "pde.study_characteristics",
     "report.Quickstart",
     "report.quickstart_page",
 }

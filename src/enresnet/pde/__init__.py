@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from enresnet.common.lazy import load_on_first_use
 
 if TYPE_CHECKING:
+    from enresnet.pde.characteristics import study_characteristics as study_characteristics
+    from enresnet.pde.depth_levels import study_depths as study_depths
     from enresnet.pde.grid import Grid as Grid
     from enresnet.pde.mlmc import MultilevelEstimate as MultilevelEstimate
     from enresnet.pde.mlmc import Sampler as Sampler
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = load_on_first_use(
     __name__,
     {
+        "characteristics": "study_characteristics",
+        "depth_levels": "study_depths",
         "grid": "Grid",
         "mlmc": "MultilevelEstimate Sampler multilevel",
         "particles": "Estimate feynman_kac",
