@@ -37,7 +37,7 @@ NARROW = 0.75  # squared spacings: up to here three points do, exactly; beyond, 
 REACH = 3.5  # standard deviations of the Gaussian that are kept
 COARSEST_FACTOR = 2  # the solution's grid resolves the velocity's cells
 CHEAP_FACTOR = 3  # refinement up to which diffusion acts as often as it may
-FINEST_FACTOR = 12  # refinement that memory and patience bear
+FINEST_FACTOR = 12  # largest refinement: memory and time
 MOST_TIMES = 250  # that diffusion acts
 SMOOTH_FACTOR = 8  # refinement at which bilinear interpolation of smooth values is exact to 1e-3
 
@@ -46,9 +46,9 @@ Draws = Callable[[int], Tensor]
 
 
 def refinement(grid: Grid, sigma: float, diffusions: int) -> int:
-    """Return how much finer than the velocity's the grid must be for a Gaussian to be seen on it.
+    """Return how many times finer than the velocity's the grid must be to resolve the Gaussian.
 
-    It grows as the square root of the number of times that diffusion acts.
+    The factor grows as the square root of the number of times that diffusion acts.
     """
     width = sigma * math.sqrt(1 / diffusions)
     return max(COARSEST_FACTOR, math.ceil(NARROWEST * grid.spacing / width))
@@ -89,7 +89,7 @@ def trace(
 ) -> Tensor:
     """Return where points are after the time steps from ``first`` to before ``last``.
 
-    In each the velocity is steady; the midpoint rule takes them through it.
+    The velocity is steady in each; a step is one of the midpoint rule.
     """
     for number in range(first, last):
         # Velocities in float32: 1e-7 of a velocity is far below the error of the step, and
@@ -168,10 +168,10 @@ def continued(grid: Grid, terminal: Tensor) -> Tensor:
 
 
 def diffusion_times(grid: Grid, sigma: float, *, steps: int, diffusions: int | None) -> int:
-    """Return how often diffusion acts, if that can be used with ``steps`` on a grid of this size.
+    """Return how often diffusion acts; raise if ``steps`` and the grid do not allow it.
 
-    None takes as many times as a grid of the least refinements allows: the fewer, the longer is
-    the stretch of rough transport that no diffusion smooths.
+    None takes as many times as a cheap refinement of the grid allows: with fewer, the stretches of
+    rough transport between them are longer.
     """
     checks.number("sigma", sigma, low=0)
     checks.integer("steps", steps, low=1)

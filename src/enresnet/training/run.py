@@ -3,9 +3,9 @@
 ``environment.json`` says by which commit and versions, on what hardware, from which step on.
 ``last/`` holds the network after the last epoch and, until the run is finished, all that resuming
 needs. A training stores a checkpoint before its first network, and removes the checkpoints when it
-ends: a network without one is finished, and is never written over unless the user says so.
+ends: a network without one is finished, and is never overwritten unless the user asks for it.
 
-What a folder says of itself is read without torch, so that runs are listed at once.
+A folder is read without torch, so that runs are listed at once.
 """
 
 from __future__ import annotations
@@ -435,7 +435,7 @@ class Run:
             if self.weights("last").is_file():
                 raise FileNotFoundError(
                     f"{self.folder} is not trained to the end, so none is the best yet: take "
-                    "--checkpoint last, or train on"
+                    "--checkpoint last, or resume the training"
                 )
             raise FileNotFoundError(
                 f"{self.folder} holds no network yet: its training did not finish an epoch"

@@ -201,12 +201,12 @@ class Trainer:
         if state.processes != self.engine.processes:
             raise ValueError(
                 f"the run was trained by {checks.brief(state.processes)} processes and cannot "
-                f"go on with {self.engine.processes}: its batches would be others"
+                f"go on with {self.engine.processes}: its batches would differ"
             )
         if state.teacher != answers_digest(self._answers):
             raise ValueError(
                 f"the teacher {self.recipe.teacher} answers otherwise than when the run began: was "
-                "it trained on?"
+                "it trained further? Put the earlier weights back, or start another run"
             )
         state.network.load_into(self.model, self._averaged, self._optimiser)
         if self._guard is not None:
