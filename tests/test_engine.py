@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from enresnet.common.precision import PRECISIONS, TRAINING_PRECISIONS
 from enresnet.data import DataSet, Images, load_data
 from enresnet.models import create_model
 from enresnet.training import Engine, Run, RunConfig, Trainer, load_recipe
@@ -141,14 +142,24 @@ def test_reduced_precision_trains_to_the_same():
     data = load_data("digits")
     recipe = load_recipe("fast", epochs=4, epsilon=0.1, batch_size=64)
     accuracies = {}
-    for precision in ("32", "bf16-mixed"):
+    for precision in ("32", "bf16"):
         model = create_model("en1_resnet8", in_channels=1, generator=seeded())
         engine = Engine(accelerator="cpu", precision=precision)
         *_, last = Trainer(model, data, recipe, engine=engine).epochs()
         accuracies[precision] = last.validation_natural
         assert next(model.parameters()).dtype == torch.float32
     assert min(accuracies.values()) > 0.8
-    assert abs(accuracies["32"] - accuracies["bf16-mixed"]) < 0.1
+    assert abs(accuracies["32"] - accuracies["bf16"]) < 0.1
+
+
+def test_attacks_and_trainings_have_one_vocabulary_of_precision():
+    assert set(PRECISIONS) < set(TRAINING_PRECISIONS)
+    for name, earlier in (("32", "32"), ("bf16", "bf16-mixed")):
+        engine = Engine(accelerator="cpu", precision=earlier)
+        assert engine.precision == name
+        assert RunConfig("resnet8", "digits", QUICK, precision=earlier).precision == name
+    with pytest.raises(ValueError, match="precision must be one of 16, 32, auto, bf16; found 'x'"):
+        Engine(precision="x")
 
 
 def test_more_processes_than_images_are_refused(digits):

@@ -144,7 +144,7 @@ class TestFaults:
             pytest.skip("there is a GPU")
         for words, message in (
             ({"accelerator": "gpu"}, "accelerator=gpu, devices=1 cannot be had here"),
-            ({"precision": "16-mixed"}, "16-mixed needs a GPU; on a CPU take bf16-mixed"),
+            ({"precision": "16-mixed"}, "precision 16 needs a GPU; on a CPU take bf16"),
             ({"sync_batchnorm": True}, "sync_batchnorm needs GPUs"),
             ({"accelerator": "tpu"}, "accelerator must be one of"),
             ({"precision": "8"}, "precision must be one of"),

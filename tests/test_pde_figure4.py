@@ -7,10 +7,10 @@ import torch
 
 from enresnet.paper.figure4 import (
     draw_problem,
-    figure4,
     level_distance,
     plain_spectral,
     spectrum,
+    study_figure4,
 )
 from enresnet.paper.verify import along_characteristics
 from enresnet.pde import Grid, feynman_kac, solve_rough
@@ -76,7 +76,9 @@ def test_bilinear_repeats_and_keeps_the_grid_values():
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_the_claims_of_the_text_on_a_small_grid(frozen):
-    result = figure4(size=48, steps=400, diffusions=50, sigmas=(0.0, 0.03, 0.1), frozen=frozen)
+    result = study_figure4(
+        size=48, steps=400, diffusions=50, sigmas=(0.0, 0.03, 0.1), frozen=frozen
+    )
     none, little, much = result.rows
     for row in result.rows:
         assert row.overshoot < 0.01  # the maximum principle
@@ -90,7 +92,8 @@ def test_the_claims_of_the_text_on_a_small_grid(frozen):
 def test_diffusion_acts_often_enough():
     """Twice as often changes next to nothing, the fine waves included."""
     few, many = (
-        figure4(size=32, steps=400, sigmas=(0.1,), diffusions=times).rows[0] for times in (100, 200)
+        study_figure4(size=32, steps=400, sigmas=(0.1,), diffusions=times).rows[0]
+        for times in (100, 200)
     )
     assert few.gradient == pytest.approx(many.gradient, rel=0.01)
     assert few.fine_share == pytest.approx(many.fine_share, rel=0.3)
@@ -110,7 +113,7 @@ def test_the_range_is_kept_whatever_is_drawn(seed):
 
 
 def test_figure_4_itself():
-    result = figure4()
+    result = study_figure4()
     none, little, much = result.rows
     assert all(row.overshoot < 0.01 for row in result.rows)
     assert none.highest - none.lowest > 1.9
@@ -177,14 +180,14 @@ def test_bad_input(change, message):
     with pytest.raises(ValueError, match=message):
         solve_rough(**{**good, **change})
     with pytest.raises(ValueError, match="must differ"):
-        figure4(sigmas=(0.1, 0.1))
+        study_figure4(sigmas=(0.1, 0.1))
     with pytest.raises(ValueError, match="must differ"):
         plain_spectral(sigmas=(0.1, 0.1))
     with pytest.raises(ValueError, match=r"sigma must be at least 0.0003.*found 0.0001"):
-        figure4(sigmas=(0.0001,))
+        study_figure4(sigmas=(0.0001,))
     with pytest.raises(ValueError, match=r"sigma must be at least 0.0023.*acts 50 times"):
-        figure4(sigmas=(0.001,), diffusions=50)
+        study_figure4(sigmas=(0.001,), diffusions=50)
     with pytest.raises(ValueError, match="steps must be even"):
-        figure4(steps=101)
+        study_figure4(steps=101)
     with pytest.raises(ValueError, match="take at least 23 steps"):
         plain_spectral(size=16, steps=20)

@@ -11,7 +11,7 @@ from safetensors.torch import load
 
 from enresnet import native
 from enresnet.cli import main
-from enresnet.training import Recipe, Run, RunConfig, integrate, train
+from enresnet.training import Recipe, Run, RunConfig, integrate, list_runs, resume, train
 from enresnet.training.checkpoint import checkpoints, newest_checkpoint, write_checkpoint
 from trainings import StopAt, StopError, assert_same_weights
 
@@ -211,6 +211,16 @@ class TestCheckpointsOfOthers:
         assert word in shown
         assert content(stopped.folder) == before
 
+    def test_earlier_names_of_a_precision_are_read(self, stopped):
+        config = stopped.folder / "config.yaml"
+        config.write_text(config.read_text().replace("precision: '32'", "precision: bf16-mixed"))
+        assert Run.open(stopped.folder).config.precision == "bf16"
+        tensors, facts, _ = newest_checkpoint(stopped.last)
+        facts["run"]["precision"] = "bf16-mixed"
+        shutil.rmtree(stopped.last)
+        write_checkpoint(stopped.last, 2, tensors, facts)
+        assert resume(stopped.folder).finished
+
     @pytest.mark.parametrize("facts", ["another network's", "none", "no mapping"])
     def test_one_that_does_not_fit_gets_a_sentence(self, facts, stopped, tmp_path, capsys):
         """Whatever it says of itself."""
@@ -256,6 +266,19 @@ class TestListing:
             assert bad["error"]
             assert bad["state"] == ("finished" if name == "evaluation.json" else "unreadable")
         assert "finished" in shown
+
+    def test_runs_are_python_objects_too(self, run, capsys):
+        stopped = Run.create(run.folder.with_name("b"), CONFIG)
+        (run.folder / "evaluation.json").write_text("{")
+        first, second = found = list_runs(run.folder.parent)
+        assert (first.path, first.state, first.accuracy) == (run.folder, "finished", {})
+        assert first.model == "resnet8"
+        assert first.error
+        assert second.path == stopped.folder
+        assert second.resume == f"enresnet resume {stopped.folder}"
+        assert listed(run.folder.parent, capsys)[0] == [one.to_json() for one in found]
+        with pytest.raises(FileNotFoundError, match="there is no folder"):
+            list_runs(run.folder / "nowhere")
 
 
 class TestIntegrating:

@@ -1,9 +1,11 @@
 """Training: the loop, the recipes, the run folder, the commands."""
 
 import csv
+import dataclasses
 import json
 import shutil
 from dataclasses import replace
+from typing import get_type_hints
 
 import pytest
 import torch
@@ -17,7 +19,7 @@ from enresnet.models.noise import noise_modules
 from enresnet.training import Recipe, Run, RunConfig, Trainer, list_recipes, load_recipe, train
 from enresnet.training.joint import shares
 from enresnet.training.objectives import OBJECTIVES
-from enresnet.training.recipe import ratio, step_rate
+from enresnet.training.recipe import RecipeOptions, ratio, step_rate
 from problems import SmallNet, random_problem, seeded
 
 
@@ -342,6 +344,15 @@ def test_an_optional_field_can_be_taken_back(tmp_path):
     more = ["--milestones", "1/2", "3/4", "--schedule", "step", "--out", str(tmp_path / "other")]
     assert main([*words.split(), *more]) == 0
     assert Run.open(tmp_path / "other").config.recipe.milestones == (0.5, 0.75)
+
+
+def test_overrides_are_the_fields_of_a_recipe():
+    fields = [field.name for field in dataclasses.fields(Recipe)]
+    assert list(RecipeOptions.__annotations__) == fields
+    known, kinds = get_type_hints(RecipeOptions), get_type_hints(Recipe)
+    assert {n: known[n] for n in fields if n != "milestones"} == {
+        n: kinds[n] for n in fields if n != "milestones"
+    }
 
 
 def test_recipe_files(tmp_path):

@@ -25,9 +25,9 @@ from enresnet.attacks.batch import Batch
 from enresnet.attacks.geometry import BALLS, Ball, Norm
 from enresnet.attacks.ifgsm import check_epsilon, with_suffixes
 from enresnet.attacks.losses import difference_of_logits_ratio, rivals, targeted_ratio
-from enresnet.attacks.precision import PRECISIONS, Precision
 from enresnet.attacks.worst_so_far import WorstSoFar
 from enresnet.common import checks
+from enresnet.common.precision import PRECISIONS, Precision
 
 APGDLoss = Literal["ce", "dlr", "targeted_dlr"]
 LOSSES: tuple[APGDLoss, ...] = get_args(APGDLoss)

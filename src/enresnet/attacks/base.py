@@ -17,9 +17,10 @@ from enresnet.attacks.counting import Classifier
 from enresnet.attacks.determinism import EOT, usual_eot
 from enresnet.attacks.inputs import check_classes, check_model_and_images
 from enresnet.attacks.known_networks import is_deterministic, keeps_apart
-from enresnet.attacks.precision import Precision, wants_bfloat16
+from enresnet.attacks.precision import wants_bfloat16
 from enresnet.attacks.worst_so_far import Attempt, worst_of
 from enresnet.common import checks
+from enresnet.common.precision import Precision
 from enresnet.common.progress import counted, progress_bar
 from enresnet.common.randomness import checked_generator
 from enresnet.common.text import brief

@@ -10,7 +10,7 @@ import torch
 from enresnet.attacks.base import ChosenTargets, Goal
 from enresnet.attacks.geometry import Norm
 from enresnet.attacks.ifgsm import IFGSM, check_epsilon, with_suffixes
-from enresnet.attacks.precision import Precision
+from enresnet.common.precision import Precision
 
 
 class FGSM(IFGSM):

@@ -12,8 +12,8 @@ from torch import Tensor
 from enresnet.attacks.base import Attack, ChosenTargets, Goal
 from enresnet.attacks.batch import Batch, Loss
 from enresnet.attacks.geometry import BALLS, Ball, Norm
-from enresnet.attacks.precision import PRECISIONS, Precision
 from enresnet.common import checks
+from enresnet.common.precision import PRECISIONS, Precision
 
 LONGEST = 1e15  # a length whose square float32 still holds; no image is as large
 DEFAULT_EPSILON = {"linf": 8 / 255, "l2": 0.5}

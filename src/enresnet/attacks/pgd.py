@@ -16,9 +16,9 @@ from enresnet.attacks.base import ChosenTargets, Goal
 from enresnet.attacks.batch import Batch
 from enresnet.attacks.geometry import BALLS, Norm
 from enresnet.attacks.ifgsm import IFGSM, climb, with_suffixes
-from enresnet.attacks.precision import Precision
 from enresnet.attacks.worst_so_far import worst_of
 from enresnet.common import checks
+from enresnet.common.precision import Precision
 
 
 class PGD(IFGSM):

@@ -8,19 +8,15 @@ left alone unless told.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
-
 import torch
 from torch import Tensor
 
 from enresnet.attacks.known_networks import our_network
+from enresnet.common.precision import Precision
 from enresnet.models.interface import Model
 
-Precision = Literal["auto", "32", "bf16"]
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
-
-def wants_bfloat16(model: Model, images: Tensor, precision: str) -> bool:
+def wants_bfloat16(model: Model, images: Tensor, precision: Precision) -> bool:
     """Return whether the gradients of ``model`` at float32 images are to be reduced."""
     if images.dtype != torch.float32 or torch.is_autocast_enabled(images.device.type):
         return False  # chosen already

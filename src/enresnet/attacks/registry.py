@@ -17,11 +17,11 @@ from enresnet.attacks.fgsm import FGSM
 from enresnet.attacks.geometry import Norm
 from enresnet.attacks.ifgsm import DEFAULT_EPSILON, IFGSM
 from enresnet.attacks.pgd import PGD
-from enresnet.attacks.precision import Precision
 from enresnet.attacks.random_noise import RandomNoise
 from enresnet.attacks.square import Square
 from enresnet.attacks.strongest.search import Strongest
 from enresnet.common import checks
+from enresnet.common.precision import Precision
 from enresnet.common.randomness import named_generator
 from enresnet.common.text import brief
 

@@ -20,9 +20,11 @@ from enresnet.common.processes import first_process
 from enresnet.common.reading import safetensors_digest
 from enresnet.evaluation.results import Record
 from enresnet.training import Run
+from enresnet.training.run import CHECKPOINTS
 
 if TYPE_CHECKING:
     from enresnet.data import Images
+    from enresnet.models.ensemble import Average
 
 DEFAULT_EPSILON = 8 / 255
 
@@ -105,7 +107,11 @@ class ModelSource:
         return own if epsilon == self.epsilon else f"{own} at epsilon {epsilon:.6g}"
 
     def varied(
-        self, *, noise: float | None = None, average: str | None = None, paths: int | None = None
+        self,
+        *,
+        noise: float | None = None,
+        average: Average | None = None,
+        paths: int | None = None,
     ) -> ModelSource:
         """Return the same network with another noise, another average, or more draws inside."""
         if noise is None and average is None and paths is None:
@@ -159,7 +165,7 @@ def open_model(
         run = Run.open(path)
         return ModelSource(
             name=run.config.model,
-            model=run.load(checkpoint),
+            model=run.load(checks.choice("checkpoint", checkpoint, CHECKPOINTS)),
             source=source,
             data=run.config.data,
             epsilon=run.config.recipe.epsilon,

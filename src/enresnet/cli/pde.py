@@ -16,11 +16,16 @@ from enresnet.cli.output import check_outputs, write_json, write_picture
 from enresnet.common import checks
 from enresnet.common.files import writable
 from enresnet.common.tables import print_table
-from enresnet.paper import classifier, figure4, studies
-from enresnet.paper.verify import verify
-from enresnet.pde import theorems
-from enresnet.pde.characteristics import study_characteristics
-from enresnet.pde.depth_levels import study_depths
+from enresnet.paper import (
+    classifier,
+    figure4,
+    study_classifier,
+    study_figure4,
+    study_multilevel,
+    study_particles,
+    verify_solvers,
+)
+from enresnet.pde import study_characteristics, study_depths, theorems
 from enresnet.pde.flow import DATA
 from enresnet.pde.smooth_problem import SIGMA
 from enresnet.report import theory_figures as figures
@@ -106,7 +111,7 @@ class Figure4(Study):
         """Solve and print."""
         if self.trap:
             return self._trap()
-        result = figure4.figure4(**self.options("trap"))
+        result = study_figure4(**self.options("trap"))
         _print(tables.figure4_table(result, steps=self.steps))
         return Findings(result.to_json(), {"pde-figure4": partial(figures.figure4_panels, result)})
 
@@ -133,7 +138,7 @@ class Verify(Study):
 
     def run(self) -> Findings:
         """Check and print."""
-        found = verify(seed=self.seed)
+        found = verify_solvers(seed=self.seed)
         _print(tables.check_table(found))
         return Findings(
             [check.to_json() for check in found],
@@ -155,7 +160,7 @@ class Particles(Study):
 
     def run(self) -> Findings:
         """Measure and print."""
-        study = studies.study_particles(**self.options())
+        study = study_particles(**self.options())
         _print(tables.particle_table(study))
         return Findings(study.to_json(), {"pde-particles": partial(figures.particle_errors, study)})
 
@@ -174,7 +179,7 @@ class Mlmc(Study):
     def run(self) -> Findings:
         """Measure and print."""
         checks.integer("trainings", self.trainings, low=1)
-        study = studies.study_multilevel(**self.options("trainings"))
+        study = study_multilevel(**self.options("trainings"))
         _print(tables.level_table(study))
         depths = study_depths(trainings=self.trainings, seed=self.seed)
         _print(tables.depth_table(depths))
@@ -235,7 +240,8 @@ class Classifier(Study):
             raise ValueError(f"data must be one at least of {', '.join(DATA)}")
         found = []
         for data in self.data:
-            study = classifier.study_classifier(**self.options("data"), data=data)
+            chosen = checks.choice("data", data, DATA)
+            study = study_classifier(**self.options("data"), data=chosen)
             _print(tables.classifier_table(study))
             _print(tables.agreement_table(study))
             found.append(study)

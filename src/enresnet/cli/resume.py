@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
+from enresnet import training
 from enresnet.cli.output import check_outputs
 from enresnet.cli.train import Hardware, train_and_tell
 from enresnet.training import Run
@@ -28,7 +30,5 @@ def command(
         json: Also write the epochs to this file.
     """
     check_outputs(json)
-    opened = Run.open(run)
-    if opened.config.parts:
-        raise ValueError(f"{run} was integrated from other runs; there is nothing to train")
-    train_and_tell(opened.config, run, hardware, json, overwrite=overwrite)
+    begin = partial(training.resume, run, overwrite=overwrite)
+    train_and_tell(begin, Run.open(run).config, hardware, json)

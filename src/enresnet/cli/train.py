@@ -3,39 +3,45 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_origin, get_type_hints
 
 import tyro
 
 from enresnet import training
 from enresnet.cli.output import Ratio, check_outputs, say, write_json
 from enresnet.cli.terminal import Terminal
+from enresnet.common.precision import training_precision
 from enresnet.common.processes import first_process
 from enresnet.models import is_noisy
-from enresnet.training import Recipe, RunConfig, load_recipe
+from enresnet.training import Recipe, Run, RunConfig, load_recipe
+
+if TYPE_CHECKING:
+    from enresnet.training.engine import Accelerator
 
 AS_RECIPE = "as-recipe"  # an option that was not given
+_HINTS = get_type_hints(Recipe)
 
 
 def _override(field: dataclasses.Field[Any]) -> tuple[str, Any, str]:
-    kinds: dict[str, Any] = {
-        "str": str,
-        "str | None": str,
-        "int": int | Literal["as-recipe"],
-        "bool": bool | Literal["as-recipe"],
-        "float": Ratio | Literal["as-recipe"],
-        "int | None": int | Literal["none", "as-recipe"],
-        "float | None": Ratio | Literal["none", "as-recipe"],
-        "tuple[float, ...]": tuple[Ratio, ...] | Literal["as-recipe"],
+    kinds: dict[Any, tuple[Any, str]] = {
+        str: (str, "WORD"),
+        str | None: (str, "WORD|none"),
+        int: (int | Literal["as-recipe"], "INT"),
+        bool: (bool | Literal["as-recipe"], "True|False"),
+        float: (Ratio | Literal["as-recipe"], "NUMBER"),
+        int | None: (int | Literal["none", "as-recipe"], "INT|none"),
+        float | None: (Ratio | Literal["none", "as-recipe"], "NUMBER|none"),
+        tuple[float, ...]: (tuple[Ratio, ...] | Literal["as-recipe"], "NUMBER ..."),
     }
-    metavars = {"str": "WORD", "int": "INT", "bool": "True|False", "float": "NUMBER"}
-    first, _, optional = Recipe.__annotations__[field.name].partition(" | ")
-    metavar = metavars.get(first, "NUMBER ...") + ("|none" if optional else "")
-    hint = f"(paper: {_shown(field.name, field.default)})"
-    option = tyro.conf.arg(help=field.metadata["help"], help_behavior_hint=hint, metavar=metavar)
-    return field.name, Annotated[kinds[Recipe.__annotations__[field.name]], option], AS_RECIPE
+    hint = _HINTS[field.name]
+    kind, metavar = kinds[str if get_origin(hint) is Literal else hint]  # a recipe checks words
+    paper = f"(paper: {_shown(field.name, field.default)})"
+    option = tyro.conf.arg(help=field.metadata["help"], help_behavior_hint=paper, metavar=metavar)
+    return field.name, Annotated[kind, option], AS_RECIPE
 
 
 def _shown(name: str, value: Any) -> str:
@@ -101,13 +107,13 @@ def command(
         limit: Use only the first so many images.
         size: Side in pixels to which the images of a folder are scaled and cut; 32 by default.
         gray: Read the images of a folder as gray.
-        precision: 32, bf16-mixed, 16-mixed on a GPU, or auto: bf16-mixed where it is fast.
+        precision: 32, bf16, 16 on a GPU, or auto: bf16 where it is fast.
         out: The run folder; by default runs/DATA-MODEL-RECIPE-seedS.
         overwrite: Throw away what the same command trained there before, and train anew.
         json: Also write the epochs to this file.
     """
     check_outputs(json)
-    changes = {
+    changes: dict[str, Any] = {
         key: None if value == "none" else value
         for key, value in vars(overrides).items()
         if value != AS_RECIPE
@@ -123,24 +129,23 @@ def command(
         limit=limit,
         size=size,
         gray=gray,
-        precision=precision,
+        precision=training_precision(precision),
     )
     if out is None:
         names = (Path(data).name, config.model, Path(recipe).stem, f"seed{seed}")
         out = Path("runs") / "-".join(names)
-    train_and_tell(config, out, hardware, json, overwrite=overwrite)
+    begin = partial(training.train, config, out, overwrite=overwrite)
+    train_and_tell(begin, config, hardware, json)
 
 
 def train_and_tell(
-    config: RunConfig, out: Path, hardware: Hardware, json: Path | None, *, overwrite: bool
+    begin: Callable[..., Run], config: RunConfig, hardware: Hardware, json: Path | None
 ) -> None:
-    """Train, or go on, and print what came of it."""
+    """Train, or go on, on this hardware, and print the result."""
     terminal = Terminal()
-    run = training.train(
-        config,
-        out,
+    run = begin(
         engine=training.Engine(
-            accelerator=hardware.accelerator,
+            accelerator=cast("Accelerator", hardware.accelerator),  # the engine checks it
             devices=hardware.devices,
             nodes=hardware.nodes,
             precision=config.precision,
@@ -148,7 +153,6 @@ def train_and_tell(
         ),
         checkpoint_every=hardware.checkpoint_every,
         callbacks=[terminal],
-        overwrite=overwrite,
         other_loops=hardware.other_loops,
     )
     if not first_process():

@@ -10,6 +10,9 @@ import math
 import numbers
 import reprlib
 from collections.abc import Collection
+from typing import TypeVar
+
+Word = TypeVar("Word", bound=str)
 
 
 def number(name: str, value: object, *, low: float = -math.inf, high: float = math.inf) -> float:
@@ -34,14 +37,15 @@ def integer(name: str, value: object, *, low: int) -> int:
     return int(value)
 
 
-def choice(name: str, value: object, known: Collection[str]) -> str:
+def choice(name: str, value: object, known: Collection[Word]) -> Word:
     """Return ``value`` if it is one of the known words."""
-    if not isinstance(value, str) or value not in known:
-        raise ValueError(
-            f"{name} must be one of {', '.join(sorted(known))}; found {brief(value)}"
-            + did_you_mean(value, known)
-        )
-    return value
+    for word in known:
+        if isinstance(value, str) and value == word:
+            return word
+    raise ValueError(
+        f"{name} must be one of {', '.join(sorted(known))}; found {brief(value)}"
+        + did_you_mean(value, known)
+    )
 
 
 def did_you_mean(value: object, known: Collection[str], *, most: int = 3) -> str:

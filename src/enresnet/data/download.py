@@ -59,7 +59,19 @@ def clean_cache_folder() -> None:
 
 
 def cache_folder() -> Path:
-    """Return where data sets are kept: ``ENRESNET_DATA``, or enresnet in the user's cache."""
+    """Return the folder where downloaded data sets are kept.
+
+    Returns:
+        The folder that the environment variable ``ENRESNET_DATA`` names, or ``enresnet`` in the
+        user's cache folder. It may not exist yet.
+
+    Raises:
+        RuntimeError: The variable is not set, and the user has no home folder.
+
+    Example::
+
+        print(cache_folder() / "cifar10.safetensors")  # after a download
+    """
     named = os.environ.get("ENRESNET_DATA")
     if named:
         return Path(named).expanduser()

@@ -6,15 +6,19 @@ from enresnet.common.lazy import load_on_first_use
 
 if TYPE_CHECKING:
     from enresnet.paper.classifier import study_classifier as study_classifier
+    from enresnet.paper.figure4 import study_figure4 as study_figure4
     from enresnet.paper.quickstart import run_quickstart as run_quickstart
     from enresnet.paper.studies import study_multilevel as study_multilevel
     from enresnet.paper.studies import study_particles as study_particles
+    from enresnet.paper.verify import verify_solvers as verify_solvers
 
 __all__ = load_on_first_use(
     __name__,
     {
         "classifier": "study_classifier",
+        "figure4": "study_figure4",
         "quickstart": "run_quickstart",
         "studies": "study_multilevel study_particles",
+        "verify": "verify_solvers",
     },
 )

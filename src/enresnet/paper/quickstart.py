@@ -28,15 +28,13 @@ from enresnet.data import load_data
 from enresnet.evaluation import score
 from enresnet.evaluation.scoring import predictions
 from enresnet.models import load_model, save_model, seed_noise
+from enresnet.report import NETWORKS, Plan, Quickstart
 from enresnet.report.quickstart import (
     BASE,
     DRAWS,
     ENSEMBLE,
     EOT,
-    NETWORKS,
     Attacked,
-    Plan,
-    Quickstart,
     Trained,
 )
 from enresnet.training import RunConfig, Trainer
@@ -47,7 +45,28 @@ SHOWN = 8  # images in the grid: the first ones, not chosen
 def run_quickstart(
     *, seeds: int = 3, plan: Plan | None = None, progress: bool | None = None
 ) -> Quickstart:
-    """Train and attack both networks for each seed, on all cores, a core to a job."""
+    """Train a small ResNet and its ensemble on digits, attack both, and return all results.
+
+    About a minute on two cores for three seeds. Jobs run in processes of their own, one on each
+    core, so a script must call this under ``if __name__ == "__main__":``.
+
+    Args:
+        seeds: How many times all is repeated with other random numbers; 3 by default.
+        plan: The training, and the number of images for each attack; by default that of
+            ``enresnet quickstart``.
+        progress: None (the default) shows a progress bar on a terminal; True and False decide.
+
+    Returns:
+        The results; :func:`quickstart_page` makes a page of them.
+
+    Example::
+
+        plan = Plan(
+            recipe=load_recipe("quickstart", epochs=1),
+            images={"fgsm": 20, "ifgsm20": 5, "cw_pixel": 5},
+        )
+        result = run_quickstart(seeds=1, plan=plan)
+    """
     start = time.monotonic()
     plan = plan or Plan()
     with (

@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 from enresnet.common.lazy import load_on_first_use
 
 if TYPE_CHECKING:
+    from enresnet.pde.characteristics import study_characteristics as study_characteristics
+    from enresnet.pde.depth_levels import study_depths as study_depths
     from enresnet.pde.grid import Grid as Grid
+    from enresnet.pde.mlmc import MultilevelEstimate as MultilevelEstimate
     from enresnet.pde.mlmc import Sampler as Sampler
     from enresnet.pde.mlmc import multilevel as multilevel
+    from enresnet.pde.particles import Estimate as Estimate
     from enresnet.pde.particles import feynman_kac as feynman_kac
     from enresnet.pde.semi_lagrangian import solve_rough as solve_rough
     from enresnet.pde.spectral import largest_stable_step as largest_stable_step
@@ -20,9 +24,11 @@ if TYPE_CHECKING:
 __all__ = load_on_first_use(
     __name__,
     {
+        "characteristics": "study_characteristics",
+        "depth_levels": "study_depths",
         "grid": "Grid",
-        "mlmc": "Sampler multilevel",
-        "particles": "feynman_kac",
+        "mlmc": "MultilevelEstimate Sampler multilevel",
+        "particles": "Estimate feynman_kac",
         "semi_lagrangian": "solve_rough",
         "spectral": "largest_stable_step solve_backward solve_forward",
     },

@@ -34,7 +34,7 @@ def euler(field: Velocity, points: Tensor, *, layers: int) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class CharacteristicStudy:
-    """A network against the transport equation, and the control problem solved by training."""
+    """The results of :func:`study_characteristics`."""
 
     layers: list[int]
     errors: list[float]  # |f(x_L) - u(x, 0)|, root mean square over the grid
@@ -65,7 +65,26 @@ def order_of_networks() -> tuple[list[int], list[float], float]:
 
 
 def study_characteristics(*, iterations: int = 200, seed: int = 0) -> CharacteristicStudy:
-    """Measure Euler's order against the spectral solution at sigma = 0, and solve Eq. 9."""
+    """Measure a residual network as Euler's method for characteristics, and solve Eq. 9.
+
+    The order of the network's error in 1/L is measured against the spectral solution at sigma = 0.
+    Then a network is trained on two moons: the control problem of Eq. 9.
+
+    Args:
+        iterations: The iterations of the training; 200 by default.
+        seed: Fixes data and weights; 0 by default.
+
+    Returns:
+        The errors and their order; the residuals of training, and the paths of the trained network.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+
+    Example::
+
+        study = study_characteristics(iterations=2)
+        print(study.order)  # about 1
+    """
     numbers, errors, order = order_of_networks()
     points, labels = two_dimensional("moons", 200, seed=seed)
     flow = Flow(generator=named_generator(seed, "control problem"))

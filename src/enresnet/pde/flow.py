@@ -11,6 +11,7 @@ sigma sqrt(1/L) here, so sigma here is theirs times sqrt(L).
 from __future__ import annotations
 
 import math
+from typing import Literal, get_args
 
 import torch
 from sklearn.datasets import make_moons
@@ -20,7 +21,10 @@ from torch.nn.functional import binary_cross_entropy
 from enresnet.common import checks
 from enresnet.common.randomness import checked_generator, named_generator, named_seed
 
-DATA = ("moons", "spirals")
+PlaneData = Literal["moons", "spirals"]
+"""Data sets in the plane, of two classes."""
+
+DATA: tuple[PlaneData, ...] = get_args(PlaneData)
 HALF_WIDTH = 2.0  # of the square in which all data lies
 
 

@@ -22,7 +22,28 @@ from enresnet.common import checks
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """The points ``origin + length * (0, 1, ..., size - 1) / size`` in each of ``dimensions``."""
+    """A periodic box of equally spaced points, with derivatives by Fourier series.
+
+    The points are ``origin + length * (0, 1, ..., size - 1) / size`` along each axis.
+
+    Attributes:
+        size: Points along each axis; even, at least 4.
+        length: The side of the box; 1 by default.
+        dimensions: 1, 2 (the default) or 3.
+        origin: The first coordinate along each axis; 0 by default.
+        dtype: ``torch.float64`` (the default) or ``torch.float32``.
+        device: Where torch computes; ``"cpu"`` by default.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of range, ``size`` is odd, or the device is not there.
+
+    Example::
+
+        grid = Grid(size=32, length=2 * torch.pi)
+        values = grid.points[..., 0].sin()  # 32 x 32
+        slopes = grid.gradient(values)  # 32 x 32 x 2: (cos x_1, 0)
+    """
 
     size: int
     length: float = 1.0
@@ -107,7 +128,7 @@ class Grid:
 
     @cached_property
     def kept(self) -> Tensor:
-        """Whether each wave number survives the 2/3 rule."""
+        """Whether the 2/3 rule keeps each wave number."""
         limit = 2 * math.pi / self.length * self.size / 3
         return (self._whole_waves.abs() < limit * (1 - 1e-12)).all(dim=0)
 
@@ -204,9 +225,9 @@ class Grid:
 
 
 def overshoot(values: Tensor, terminal: Tensor) -> float:
-    """Return how far values leave the range of f, as a share of that range.
+    """Return how far values leave the range of f, as a fraction of that range.
 
-    The equation keeps it (maximum principle), so anything above 0 is an error of a solver.
+    The solution stays in the range (maximum principle), so anything above 0 is a solver's error.
     """
     low, high = float(terminal.min()), float(terminal.max())
     beyond = max(low - float(values.min()), float(values.max()) - high, 0.0)

@@ -29,7 +29,7 @@ DEEPEST = 14
 
 @dataclass(frozen=True)
 class Level:
-    """What one level of the sum was found to be."""
+    """The estimate of one level of the sum."""
 
     steps: int
     samples: int
@@ -44,11 +44,26 @@ class Level:
 
 @dataclass(frozen=True)
 class MultilevelEstimate:
-    """An estimate of u(x, 0) to a wanted error, its levels and its cost in Euler steps."""
+    """An estimate of u(x, 0), as :func:`multilevel` returns it.
+
+    Attributes:
+        mean: The estimate.
+        standard_error: Its standard error.
+        bias: Its bias, as estimated from the last differences.
+        epsilon: The root mean square error that was asked for.
+        cost: The number of Euler steps of all paths.
+        levels: The levels, from the coarsest.
+
+    Example::
+
+        sampler = Sampler(lambda x, t: -x, lambda x: x[..., 0], torch.tensor([1.0]), sigma=0.3)
+        estimate = multilevel(sampler, epsilon=0.05)
+        print(estimate.mean, estimate.standard_error, estimate.cost)
+    """
 
     mean: float
     standard_error: float
-    bias: float  # as estimated from the last differences
+    bias: float
     epsilon: float
     cost: int
     levels: list[Level]
@@ -59,7 +74,31 @@ class MultilevelEstimate:
 
 
 class Sampler:
-    """Draws of P_l - P_(l-1) at one point, coupled by their Brownian motion."""
+    r"""Draws differences P_l - P_(l-1) at one point; both paths share their Brownian motion.
+
+    P_l is f at the end of a path of :math:`dX = F(X, t)\,dt + \sigma\,dB` over [0, 1] in 2^l Euler
+    steps.
+
+    Args:
+        velocity: F, from points and a time to vectors.
+        values: f, from points to values.
+        point: Where the paths start, x.
+        sigma: The diffusion coefficient; at least 0.
+        generator: Draws the noise. By default it starts from the system's entropy.
+
+    Shape:
+        - point: d
+        - points that velocity and values get: N x d; results N x d and N
+
+    Raises:
+        TypeError: ``sigma`` or ``generator`` has the wrong type.
+        ValueError: ``point`` is not a floating-point vector, or ``sigma`` is negative.
+
+    Example::
+
+        sampler = Sampler(lambda x, t: -x, lambda x: x[..., 0], torch.tensor([1.0]), sigma=0.3)
+        differences = sampler.differences(3, 1000)  # 1000 draws, 8 steps against 4
+    """
 
     def __init__(
         self,
@@ -77,7 +116,7 @@ class Sampler:
         self.generator = checked_generator(generator)
 
     def sums(self, level: int, count: int, *, coupled: bool = True) -> Tensor:
-        """Return the number, sum and sum of squares of so many draws, however many they are."""
+        """Return the number, the sum and the sum of squares of ``count`` draws."""
         together = max(1, BATCH // len(self.point))
         total = torch.zeros(3, dtype=torch.float64)
         for start in range(0, count, together):
@@ -108,7 +147,27 @@ class Sampler:
 
 
 def multilevel(sampler: Sampler, *, epsilon: float) -> MultilevelEstimate:
-    """Return the mean to a root mean square error of about ``epsilon``, by Giles' algorithm."""
+    """Return E[f(X_1)] to a root mean square error of about ``epsilon``, by Giles' algorithm.
+
+    Levels are added until the estimated bias is small enough; at least 4.
+
+    Args:
+        sampler: Draws the paths.
+        epsilon: The root mean square error; above 0.
+
+    Returns:
+        The estimate, with its levels and its cost in Euler steps.
+
+    Raises:
+        TypeError: ``epsilon`` is not a number.
+        ValueError: ``epsilon`` is not above 0, or so small that paths of 2^14 steps do not reach
+            it.
+
+    Example::
+
+        sampler = Sampler(lambda x, t: -x, lambda x: x[..., 0], torch.tensor([1.0]), sigma=0.3)
+        print(multilevel(sampler, epsilon=0.05).mean)  # about exp(-1) = 0.37
+    """
     epsilon = _positive(epsilon)
     totals: list[Tensor] = []  # count, sum, sum of squares; one a level
     wanted: list[int] = []
@@ -150,7 +209,7 @@ def multilevel(sampler: Sampler, *, epsilon: float) -> MultilevelEstimate:
 
 
 def plain(sampler: Sampler, *, epsilon: float, level: int) -> MultilevelEstimate:
-    """Return the mean over paths of 2^level steps alone, as many as ``epsilon`` asks for."""
+    """Return the mean over paths of 2^level steps alone, as many as ``epsilon`` needs."""
     epsilon = _positive(epsilon)
     checks.integer("level", level, low=0)
     sums = sampler.sums(level, PILOT, coupled=False)
@@ -182,6 +241,6 @@ def _level(steps: int, sums: Tensor, *, cost: int) -> Level:
 
 
 def _bias(means: list[float]) -> float:
-    """Return the bias of weak order 1: what the differences, halving, would still add up to."""
+    """Return the bias, of weak order 1: the sum of the differences to come, each half the last."""
     last = [abs(mean) / 2**back for back, mean in enumerate(reversed(means[1:][-2:]))]
     return max(last, default=math.inf)

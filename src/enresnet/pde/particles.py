@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -26,19 +27,35 @@ from enresnet.pde.spectral import Velocity
 Function = Callable[[Tensor], Tensor]
 """From points ... x d to values ..."""
 
-METHODS = ("independent", "antithetic", "quasi")
+Method = Literal["independent", "antithetic", "quasi"]
+"""How the noise of the paths is drawn: independently, in pairs of opposite sign, or by Sobol."""
+
+METHODS: tuple[Method, ...] = get_args(Method)
 SCRAMBLES = 16  # independent randomisations of a Sobol sequence, whose spread gives the error
 BATCH = 2_000_000  # numbers held at once
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """u(x, 0) at some points, with standard errors and what it cost."""
+    """Estimates of u(x, 0) at some points, as :func:`feynman_kac` returns them.
+
+    Attributes:
+        mean: The estimate at each point, N values in float64.
+        standard_error: Its standard error at each point, N values.
+        paths: The number of paths from each point.
+        path_steps: The number of Euler steps from each point.
+
+    Example::
+
+        points = torch.zeros(1, 2)
+        estimate = feynman_kac(lambda x, t: -x, lambda x: x.norm(dim=-1), points, sigma=0.5)
+        print(estimate.mean, estimate.standard_error)
+    """
 
     mean: Tensor
     standard_error: Tensor
     paths: int
-    path_steps: int  # Euler steps taken, for each point
+    path_steps: int
 
     def to_json(self) -> dict[str, object]:
         """Return plain values."""
@@ -69,14 +86,44 @@ def feynman_kac(
     sigma: float,
     steps: int = 100,
     paths: int = 10_000,
-    method: str = "independent",
+    method: Method = "independent",
     generator: torch.Generator | None = None,
 ) -> Estimate:
-    """Return u(x, 0) at points N x d, by ``paths`` random paths from each.
+    """Return u(x, 0) = E[f(X_1) | X_0 = x] at some points, by random paths from each (Eq. 14).
 
     All points share the noise: their differences are then smoother than their values.
-    ``method`` is independent, antithetic or quasi; the standard error counts what is independent,
-    which is the paths, the pairs of paths, or 16 scramblings of the sequence.
+
+    Args:
+        velocity: F, from points and a time in [0, 1] to vectors.
+        values: f, from points to values.
+        points: Where the paths start, x.
+        sigma: The diffusion coefficient; at least 0.
+        steps: Euler-Maruyama steps over the time from 0 to 1; 100 by default.
+        paths: Paths from each point; 10,000 by default. Even for ``"antithetic"``, a multiple of
+            16 for ``"quasi"``.
+        method: ``"independent"`` paths (the default), ``"antithetic"`` pairs with opposite noise,
+            or ``"quasi"``: 16 scramblings of a Sobol sequence. The standard error is that over
+            paths, pairs or scramblings.
+        generator: Draws the noise. By default it starts from the system's entropy.
+
+    Shape:
+        - points: N x d
+        - points that velocity and values get: paths x N x d; results paths x N x d and paths x N
+        - mean and standard error of the result: N
+
+    Returns:
+        The mean and its standard error at each point.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: ``points`` is not a finite floating-point tensor N x d, or another argument is
+            out of range.
+
+    Example::
+
+        points = torch.rand(5, 2)
+        estimate = feynman_kac(lambda x, t: -x, lambda x: x.norm(dim=-1), points, sigma=0.5)
+        print(estimate.mean, estimate.standard_error)
     """
     if not isinstance(points, Tensor) or points.ndim != 2 or not points.is_floating_point():
         raise ValueError("points must be a floating-point tensor N x d")

@@ -37,7 +37,7 @@ NARROW = 0.75  # squared spacings: up to here three points do, exactly; beyond, 
 REACH = 3.5  # standard deviations of the Gaussian that are kept
 COARSEST_FACTOR = 2  # the solution's grid resolves the velocity's cells
 CHEAP_FACTOR = 3  # refinement up to which diffusion acts as often as it may
-FINEST_FACTOR = 12  # refinement that memory and patience bear
+FINEST_FACTOR = 12  # largest refinement: memory and time
 MOST_TIMES = 250  # that diffusion acts
 SMOOTH_FACTOR = 8  # refinement at which bilinear interpolation of smooth values is exact to 1e-3
 
@@ -46,9 +46,9 @@ Draws = Callable[[int], Tensor]
 
 
 def refinement(grid: Grid, sigma: float, diffusions: int) -> int:
-    """Return how much finer than the velocity's the grid must be for a Gaussian to be seen on it.
+    """Return how many times finer than the velocity's the grid must be to resolve the Gaussian.
 
-    It grows as the square root of the number of times that diffusion acts.
+    The factor grows as the square root of the number of times that diffusion acts.
     """
     width = sigma * math.sqrt(1 / diffusions)
     return max(COARSEST_FACTOR, math.ceil(NARROWEST * grid.spacing / width))
@@ -89,7 +89,7 @@ def trace(
 ) -> Tensor:
     """Return where points are after the time steps from ``first`` to before ``last``.
 
-    In each the velocity is steady; the midpoint rule takes them through it.
+    The velocity is steady in each; a step is one of the midpoint rule.
     """
     for number in range(first, last):
         # Velocities in float32: 1e-7 of a velocity is far below the error of the step, and
@@ -108,12 +108,39 @@ def solve_rough(
     steps: int = 1000,
     diffusions: int | None = None,
 ) -> Tensor:
-    """Return u(x, 0) on the grid for a velocity given at its points and terminal values f.
+    """Return u(x, 0) on the grid for a rough velocity, given at the grid's points, and terminal f.
 
-    ``velocity`` is size x size x 2, or a function that gives this for each of ``steps`` time steps.
-    ``terminal`` is size x size and smooth on the grid. Diffusion acts ``diffusions`` times, which
-    must divide ``steps`` into even parts (:func:`diffusion_times`); the smaller sigma and the more
-    often, the finer and slower the grid (:func:`refinement`).
+    The solution keeps the range of f, unlike a spectral one. It is computed on a finer grid
+    (:func:`refinement`): the smaller ``sigma`` and the larger ``diffusions``, the finer and slower.
+
+    Args:
+        grid: A grid of 2 dimensions.
+        velocity: F at the grid's points, or a function from the number of a time step to that.
+        terminal: f at the grid's points; smooth on the grid.
+        sigma: The diffusion coefficient; at least 0.
+        steps: Time steps from 0 to 1; 1000 by default.
+        diffusions: How often diffusion acts between the stretches of transport; ``steps`` must be a
+            multiple of twice this number. By default as often as is cheap.
+
+    Shape:
+        - velocity: size x size x 2
+        - terminal: size x size
+        - result: size x size
+
+    Returns:
+        u at time 0.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: A tensor does not fit the grid or is not finite, ``steps`` and ``diffusions`` do
+            not fit together, or ``sigma`` is so small that the finer grid would be too large.
+
+    Example::
+
+        grid = Grid(size=16)
+        velocity = 2 * torch.rand(16, 16, 2) - 1  # drawn anew at every point
+        terminal = (2 * torch.pi * grid.points[..., 0]).sin()
+        solution = solve_rough(grid, velocity, terminal, sigma=0.1, steps=40)
     """
     if grid.dimensions != 2:
         raise ValueError(f"grid must have 2 dimensions, found {grid.dimensions}")
@@ -141,10 +168,10 @@ def continued(grid: Grid, terminal: Tensor) -> Tensor:
 
 
 def diffusion_times(grid: Grid, sigma: float, *, steps: int, diffusions: int | None) -> int:
-    """Return how often diffusion acts, if that can be used with ``steps`` on a grid of this size.
+    """Return how often diffusion acts; raise if ``steps`` and the grid do not allow it.
 
-    None takes as many times as a grid of the least refinements allows: the fewer, the longer is
-    the stretch of rough transport that no diffusion smooths.
+    None takes as many times as a cheap refinement of the grid allows: with fewer, the stretches of
+    rough transport between them are longer.
     """
     checks.number("sigma", sigma, low=0)
     checks.integer("steps", steps, low=1)

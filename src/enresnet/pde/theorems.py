@@ -85,7 +85,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Break:
-    """The printed bound against a cosine that no wind blows."""
+    """The printed bound against a cosine at velocity 0."""
 
     wave: float
     sigma: float
@@ -115,10 +115,10 @@ class Smoothness:
 
 
 def random_cases(*, cases: int = 240, seed: int = 0) -> list[Case]:
-    """Return Theorem 2 on random fields: 1D and 2D, forward (Eq. 12) and backward (Remark 1).
+    """Measure Theorem 2 on random fields: 1D and 2D, forward (Eq. 12) and backward (Remark 1).
 
-    A quarter of them is aligned: the wind presses together most where u0 is steepest, which is
-    what the bound fears.
+    A quarter of them is aligned: the velocity compresses most where u0 is steepest, the worst case
+    for the bound.
     """
     checks.integer("cases", cases, low=8)
     generator = named_generator(seed, "theorem 2")
@@ -257,7 +257,7 @@ def _steepest(grid: Grid, values: Tensor) -> Tensor:
 def where_it_breaks(
     sigmas: Sequence[float] = (0.5, 1.0, 1.5, 2.0), *, wave: float = 1.0
 ) -> list[Break]:
-    """Return the printed bound with F = 0 and u0 = cos(wave x) in a wide smooth window.
+    """Measure the printed bound with F = 0 and u0 = cos(wave x) in a wide smooth window.
 
     The window is 1 for |x| < 24 and falls to 0 by 48, in a box of length 128: u0 has compact
     support, as the theorem asks.
@@ -295,7 +295,7 @@ def window(radius: Tensor, *, inner: float, outer: float) -> Tensor:
 def measure_smoothness(
     sigmas: Sequence[float] = (0.05, 0.1, 0.2, 0.4, 0.8), *, seed: int = 0, size: int = 1024
 ) -> list[Smoothness]:
-    """Return Theorem 1 for bounded f that jumps between -1 and 1, in a Lipschitz wind, in 1D."""
+    """Measure Theorem 1 for f that jumps between -1 and 1, in a Lipschitz velocity, in 1D."""
     values = [checks.number("sigmas", sigma, low=0.05) for sigma in sigmas]
     grid = Grid(size=size, length=2 * math.pi, dimensions=1)
     generator = named_generator(seed, "theorem 1")

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from enresnet.report.figures import transfer_heat_map as transfer_heat_map
     from enresnet.report.html import quickstart_page as quickstart_page
     from enresnet.report.quickstart import NETWORKS as NETWORKS
+    from enresnet.report.quickstart import Plan as Plan
     from enresnet.report.quickstart import Quickstart as Quickstart
 
 __all__ = load_on_first_use(
@@ -18,6 +19,6 @@ __all__ = load_on_first_use(
     {
         "figures": "accuracy_bars convergence_figure diagnosis_figure transfer_heat_map",
         "html": "quickstart_page",
-        "quickstart": "NETWORKS Quickstart",
+        "quickstart": "NETWORKS Plan Quickstart",
     },
 )

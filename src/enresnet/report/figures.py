@@ -1,4 +1,4 @@
-"""Pictures of what was measured."""
+"""Figures of accuracies: quickstart, convergence, transfer, diagnosis."""
 
 from __future__ import annotations
 
@@ -20,7 +20,22 @@ RIGHT, WRONG = "#1a7f37", "#b42318"
 
 
 def accuracy_bars(rows: Sequence[dict[str, Any]], networks: Sequence[str]) -> Figure:
-    """Draw both networks' accuracies side by side, with their intervals."""
+    """Return a bar chart of two networks' accuracies, side by side with their 95 % intervals.
+
+    Args:
+        rows: One group of bars each: ``"images"``, the label below it, and for each network its
+            ``"accuracy"`` and ``"interval"`` in [0, 1]; :meth:`Quickstart.rows` returns them.
+        networks: The names of the two networks.
+
+    Returns:
+        The figure.
+
+    Example::
+
+        bar = {"accuracy": 0.6, "interval": (0.55, 0.65)}
+        rows = [{"images": "clean images", "resnet8": bar, "en3_resnet8": bar}]
+        accuracy_bars(rows, NETWORKS).savefig("accuracies.png")
+    """
     figure = blank(9.0, 3.6)
     axes = plain(figure.subplots())
     for index, network in enumerate(networks):
@@ -42,7 +57,7 @@ def accuracy_bars(rows: Sequence[dict[str, Any]], networks: Sequence[str]) -> Fi
 
 
 def training_curves(runs: dict[str, list[list[Epoch]]]) -> Figure:
-    """Draw validation accuracy against the epoch: a thin line a seed, their mean thick."""
+    """Draw validation accuracy against the epoch: a thin line for each seed, a thick mean."""
     figure = blank(9.0, 3.2)
     left, right = figure.subplots(1, 2, sharex=True, sharey=True)
     panels: list[tuple[Axes, str, str]] = [
@@ -71,7 +86,7 @@ def image_grid(
     labels: Sequence[str],
     classes: Sequence[str],
 ) -> Figure:
-    """Draw images, a row each; under those with predictions, what each network says of them.
+    """Draw images, one in a row; under those with predictions, each network's prediction.
 
     A column is a title, images N x C x H x W (changes in [-1, 1] where there are no predictions),
     and each network's predicted classes.
@@ -117,7 +132,25 @@ def _show(axes: Axes, image: Tensor, *, change: bool) -> None:
 
 
 def convergence_figure(result: Evaluation, title: str) -> Figure:
-    """Draw both accuracies as they would be found with fewer draws, and the final interval."""
+    """Return a figure of both accuracies against the number of draws of the noise.
+
+    One panel is for single predictions, one for the mean of the draws. Bands are the 95 % intervals
+    with all draws.
+
+    Args:
+        result: The evaluation of a noisy network, over several draws.
+        title: The title, such as the name of the network.
+
+    Returns:
+        The figure.
+
+    Example::
+
+        digits = load_data("digits").test.first(20)
+        noisy = enresnet.create_model("en1_resnet8", in_channels=1)
+        result = enresnet.evaluate(noisy, digits, ["fgsm"], draws=4)
+        convergence_figure(result, "en1_resnet8").savefig("draws.png")
+    """
     figure = blank(9.0, 3.6)
     left, right = figure.subplots(1, 2, sharex=True, sharey=True)
     panels = ((left, "accuracy", "single prediction"), (right, "averaged", "mean of the draws"))
@@ -153,7 +186,22 @@ def transfer_heat_map(
     targets: Sequence[str],
     title: str,
 ) -> Figure:
-    """Draw the accuracy of each target (columns) on the images made against each oracle (rows)."""
+    """Return a heat map of each target's accuracy on the images made against each oracle.
+
+    Args:
+        accuracies: In [0, 1]; a row for each oracle, a column for each target.
+        oracles: The names of the models that were attacked.
+        targets: The names of the models that classify the attacked images.
+        title: The title.
+
+    Returns:
+        The figure. Where oracle and target have one name, the number is bold.
+
+    Example::
+
+        names = ["resnet20", "en5_resnet20"]
+        figure = transfer_heat_map([[0.4, 0.6], [0.5, 0.5]], names, names, "IFGSM-20 on CIFAR-10")
+    """
     rows, columns = ([for_picture(_folded(name)) for name in names] for names in (oracles, targets))
     longest = max(len(line) for name in (*rows, *columns) for line in name.splitlines())
     figure = blank(
@@ -184,12 +232,29 @@ def transfer_heat_map(
 
 
 def _folded(name: str, width: int = 30) -> str:
-    """Return a name, which may be a long path, in lines that leave room for the picture."""
+    """Return a name, which may be a long path, in short lines."""
     return "\n".join(name[start : start + width] for start in range(0, len(name), width))
 
 
 def diagnosis_figure(result: Diagnosis, title: str) -> Figure:
-    """Draw accuracy against the radius and against the steps of the attack."""
+    """Return a figure of accuracy against the radius and against the steps of the attack.
+
+    Bands are the 95 % intervals.
+
+    Args:
+        result: What :func:`diagnose` found.
+        title: The title, such as the name of the network.
+
+    Returns:
+        The figure.
+
+    Example::
+
+        digits = load_data("digits").test.first(8)
+        small = enresnet.create_model("resnet8", in_channels=1)
+        result = enresnet.diagnose(small, digits, epsilon=0.1)
+        diagnosis_figure(result, "resnet8").savefig("diagnosis.png")
+    """
     figure = blank(9.0, 3.6)
     left, right = figure.subplots(1, 2, sharey=True)
     panels: list[tuple[Axes, Sequence[Point], str]] = [

@@ -1,4 +1,4 @@
-"""What the studies of the theory found: the numbers that tables and pictures show."""
+"""The results of the studies of the theory: the numbers that tables and figures show."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Any
 
 from torch import Tensor
 
-from enresnet.pde.grid import Grid
-from enresnet.pde.mlmc import MultilevelEstimate
-from enresnet.pde.particles import Estimate, slope
+from enresnet.pde import Estimate, Grid, MultilevelEstimate
+from enresnet.pde.particles import slope
 from enresnet.pde.semi_lagrangian import Draws
 
 
 @dataclass(frozen=True)
 class Regularity:
-    """What the text claims of one panel, in numbers."""
+    """The paper's claims about one panel, in numbers."""
 
     sigma: float | None  # of f itself: none
     lowest: float
@@ -112,7 +111,7 @@ class WeakOrder:
 
 @dataclass(frozen=True)
 class ParticleStudy:
-    """What the particles of the study gave."""
+    """The results of :func:`study_particles`."""
 
     points: list[list[float]]
     exact: list[float]
@@ -134,7 +133,7 @@ class ParticleStudy:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a wanted error costs with and without levels; the runs are those of median cost."""
+    """The cost of one error with and without levels, of the runs of median cost."""
 
     epsilon: float
     multilevel: MultilevelEstimate
@@ -151,7 +150,7 @@ class Cost:
 
     @property
     def gain_in_seconds(self) -> float:
-        """The same in time on this machine, whose vectors and threads like long batches."""
+        """The same in time on this machine, where long batches are faster."""
         return self.plain_seconds / self.multilevel_seconds
 
     def to_json(self) -> dict[str, Any]:
@@ -170,7 +169,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class MultilevelStudy:
-    """Cost against error for both ways."""
+    """The results of :func:`study_multilevel`: cost against error, with and without levels."""
 
     point: list[float]
     exact: float
@@ -239,7 +238,7 @@ class ClassifierRow:
 
 @dataclass(frozen=True)
 class ClassifierStudy:
-    """The networks of one data set, with their surfaces for the picture."""
+    """The results of :func:`study_classifier`, with the surfaces for the figure."""
 
     data: str
     epsilon: float

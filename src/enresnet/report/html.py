@@ -26,7 +26,19 @@ from enresnet.report.quickstart import (
 
 
 def quickstart_page(result: Quickstart) -> str:
-    """Return the page of the quickstart."""
+    """Return the page of the quickstart, as self-contained HTML.
+
+    Args:
+        result: What :func:`run_quickstart` measured.
+
+    Returns:
+        The text of the page; figures are embedded.
+
+    Example::
+
+        result = run_quickstart(seeds=1)
+        Path("quickstart.html").write_text(quickstart_page(result), encoding="utf-8")
+    """
     rows = result.rows()
     return _render(
         "quickstart.html",
@@ -60,9 +72,9 @@ def quickstart_page(result: Quickstart) -> str:
 
 
 def verdict(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
-    """Return on which images the ensemble is better, worse, or not clearly either.
+    """Return on which images the ensemble is better, worse, or neither clearly.
 
-    Clearly: the interval over the images leaves 0 out, and all seeds agree in sign.
+    Clearly means: the interval over the images excludes 0, and all seeds agree in sign.
     """
     sorted_rows: dict[str, list[str]] = {"better": [], "worse": [], "unclear": []}
     for row in rows:

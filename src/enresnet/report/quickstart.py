@@ -1,4 +1,4 @@
-"""What the quickstart plans, and what it measured: trainings, attacks, the table of both."""
+"""The plan of the quickstart, and its results: trainings, attacks, the table of accuracies."""
 
 from __future__ import annotations
 
@@ -21,11 +21,21 @@ DRAWS = 10
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run: the training, and how many test images each attack gets for each seed.
+    """What the quickstart runs: the training, and how many images each attack gets for each seed.
 
     Each network has the learning rate that is best for it on validation images, among those that
-    ``benchmarks/quickstart_rates.py`` tries. The dearer the attack, the fewer images; each seed
-    attacks others of the 500, as far as they go.
+    ``benchmarks/quickstart_rates.py`` tries. The slower the attack, the fewer images. Each seed
+    attacks different ones of the 500 test images, as long as there are enough.
+
+    Attributes:
+        recipe: How both networks are trained.
+        rates: The learning rate of each network.
+        images: The number of test images for each attack.
+
+    Example::
+
+        plan = Plan(recipe=load_recipe("quickstart", epochs=2))
+        print(plan.images)
     """
 
     recipe: Recipe = field(default_factory=lambda: load_recipe("quickstart"))
@@ -37,7 +47,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Trained:
-    """One training: a network, a seed, what its epochs brought."""
+    """One training: a network, a seed, and its epochs."""
 
     network: str
     seed: int
@@ -62,11 +72,29 @@ class Attacked:
 
 @dataclass(frozen=True)
 class Quickstart:
-    """All that was measured."""
+    """All results of :func:`run_quickstart`.
+
+    Attributes:
+        trained: The trainings, one for each network and seed.
+        attacked: The attacks, one for each network, attack and seed.
+        clean: Each network's scores on all clean test images, seeds x images.
+        examples: The first test images, for the page, N x 1 x 8 x 8.
+        labels: Their classes, N.
+        clean_answers: Each network's predictions on them, N.
+        seconds: The time of the whole quickstart.
+        seeds: The number of seeds.
+        plan: What was run.
+
+    Example::
+
+        result = run_quickstart(seeds=1)
+        for row in result.rows():
+            print(row["images"], row["resnet8"]["accuracy"], row["en3_resnet8"]["accuracy"])
+    """
 
     trained: list[Trained]
     attacked: list[Attacked]
-    clean: dict[str, Tensor]  # scores of each network on all test images, seeds x images
+    clean: dict[str, Tensor]
     examples: Tensor
     labels: Tensor
     clean_answers: dict[str, Tensor]
@@ -77,8 +105,8 @@ class Quickstart:
     def scores(self, target: str, attack: str, *, oracle: str | None = None) -> Tensor:
         """Return one network's scores under an attack, white box unless an oracle is named.
 
-        One score for each different image, its mean over the seeds that attacked it: the images
-        are what the intervals are about, and the same one must not count twice.
+        There is one score for each image, its mean over the seeds that attacked it: the intervals
+        are over images, so none may count twice.
         """
         chosen = self._chosen(attack, oracle or target)
         rows = torch.cat([a.rows for a in chosen])
@@ -111,7 +139,7 @@ class Quickstart:
         return [a for a in self.attacked if (a.oracle, a.attack) == (oracle, attack)]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the table, the training curves and the circumstances as plain JSON."""
+        """Return the table, the training curves and the settings as plain JSON."""
         return {
             "table": self.rows(),
             "training": [

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from enresnet.training.recipe import load_recipe as load_recipe
     from enresnet.training.run import Run as Run
     from enresnet.training.run import RunConfig as RunConfig
+    from enresnet.training.run_list import RunSummary as RunSummary
+    from enresnet.training.run_list import list_runs as list_runs
+    from enresnet.training.session import resume as resume
     from enresnet.training.session import train as train
     from enresnet.training.trainer import Trainer as Trainer
 
@@ -25,8 +28,9 @@ __all__ = load_on_first_use(
         "integration": "integrate",
         "recipe": "Recipe list_recipes load_recipe",
         "run": "Run RunConfig",
+        "run_list": "RunSummary list_runs",
         "events": "Epoch Step",
-        "session": "train",
+        "session": "resume train",
         "trainer": "Trainer",
         "callbacks": "Callback",
     },

@@ -17,7 +17,7 @@ from enresnet.models import Ensemble, seed_noise
 
 
 class WeightAverage:
-    """A second network whose weights trail behind the first one's."""
+    """A second network with the averaged weights of the first."""
 
     def __init__(self, model: nn.Module, decay: float, generator: torch.Generator) -> None:
         self.model = copy.deepcopy(model)
@@ -26,7 +26,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
-        """Let the average follow by one step, the ``step``-th."""
+        """Update the average after the ``step``-th step."""
         decay = min(self.decay, (1 + step) / (10 + step))
         averages, values = self.model.state_dict(), model.state_dict()
         floating = [name for name, value in averages.items() if value.is_floating_point()]
@@ -39,7 +39,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def follow_weights(self, model: nn.Module) -> None:
-        """Take over how the parts of an ensemble weigh: they are learned, not averaged."""
+        """Copy the weights of an ensemble's parts: they are learned, not averaged."""
         for own, other in zip(self.model.modules(), model.modules(), strict=True):
             if isinstance(own, Ensemble) and isinstance(other, Ensemble):
                 own.weights.copy_(other.weights)

@@ -38,10 +38,10 @@ def perturbed_weights(
     gamma: float,
     reduce: Callable[[Tensor], Tensor] = lambda gradient: gradient,
 ) -> Iterator[None]:
-    """Run the block with the weights moved by gamma where the loss rises; put them back after.
+    """Run the block with the weights moved by gamma up the loss; restore them after.
 
-    ``batch`` is the clean images, the crafted ones and the labels. ``reduce`` joins the gradients
-    of several processes, which must move alike.
+    ``batch`` is the clean images, the crafted ones and the labels. ``reduce`` sums the gradients
+    of several processes, whose weights must stay equal.
     """
     # Matrices and kernels only: a BatchNorm's scale has no norm to be measured by.
     weights = [p for p in model.parameters() if p.requires_grad and p.ndim > 1]

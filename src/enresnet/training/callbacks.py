@@ -1,4 +1,4 @@
-"""Who looks on while a network trains: the terminal, a picture, TensorBoard, one's own."""
+"""Callbacks of a training: the picture of its curves, TensorBoard, and the base of your own."""
 
 from __future__ import annotations
 
@@ -22,23 +22,43 @@ if TYPE_CHECKING:
 
 
 class Callback:
-    """Hears of a training's start, steps, epochs and end; does nothing unless overridden."""
+    """Base class of callbacks: called at the start, after steps and epochs, and at the end.
+
+    The methods do nothing unless overridden. Callbacks run in the first process only. An exception
+    in one ends the training, whose last checkpoint is kept.
+
+    Example::
+
+        class Losses(Callback):
+            def epoch(self, epoch: Epoch):
+                print(epoch.epoch, epoch.train_loss)
+
+        config = RunConfig("resnet8", "digits", load_recipe("natural", epochs=1), limit=100)
+        run = train(config, "runs/digits", callbacks=[Losses()])
+    """
 
     def begin(self, run: Run, trainer: Trainer, epochs: Sequence[Epoch], resumed: str) -> None:
-        """Training starts, after ``epochs`` that are done; ``resumed`` says from where."""
+        """Called when training starts.
+
+        Args:
+            run: The run's folder.
+            trainer: The trainer.
+            epochs: The epochs that are done already; empty unless the training is resumed.
+            resumed: From where it is resumed, in words; "" for a new training.
+        """
 
     def step(self, step: Step) -> None:
-        """A step was taken."""
+        """Called after every step."""
 
     def epoch(self, epoch: Epoch) -> None:
-        """An epoch was finished and stored."""
+        """Called after every epoch, when its network and metrics are stored."""
 
     def end(self) -> None:
-        """Training ended, for whatever reason."""
+        """Called when training ends, for whatever reason."""
 
 
 class Picture(Callback):
-    """Keeps curves.png in the run folder, drawn anew now and then, and at the end."""
+    """Draws curves.png in the run folder, at most every 30 seconds, and at the end."""
 
     EVERY = 30.0  # seconds
 
@@ -49,13 +69,13 @@ class Picture(Callback):
         self._drawn, self._last = 0, time.monotonic()
 
     def epoch(self, epoch: Epoch) -> None:
-        """Draw, unless it was done just now."""
+        """Draw, unless the last picture is recent."""
         self._epochs.append(epoch)
         if time.monotonic() - self._last > self.EVERY:
             self._draw()
 
     def end(self) -> None:
-        """Draw what is not drawn yet."""
+        """Draw the epochs that are not drawn yet."""
         if len(self._epochs) > self._drawn:
             self._draw()
 
@@ -73,11 +93,11 @@ class TensorBoard(Callback):
 
     @staticmethod
     def installed() -> bool:
-        """Return whether there is a TensorBoard to write for."""
+        """Return whether TensorBoard is installed."""
         return find_spec("tensorboard") is not None
 
     def begin(self, run: Run, trainer: Trainer, epochs: Sequence[Epoch], resumed: str) -> None:
-        """Open a file; what a killed process wrote beyond its last checkpoint is hidden."""
+        """Open a file; it hides what a killed process wrote after its last checkpoint."""
         del epochs, resumed
         from tensorboard.compat.proto.event_pb2 import SessionLog
 
@@ -91,7 +111,7 @@ class TensorBoard(Callback):
         self._add(step=done, session_log=SessionLog(status=SessionLog.START))
 
     def step(self, step: Step) -> None:
-        """Write now and then."""
+        """Write every 20th step."""
         done = self._trainer.steps_done
         if done % self.EVERY == 0:
             self._write(done, loss=step.loss, natural=step.natural, robust=step.robust)
@@ -120,9 +140,10 @@ class TensorBoard(Callback):
                 self._add(step=step, summary=Summary(value=[shown]))
 
     def _add(self, **content: Any) -> None:
-        """Write an event at once: the writers of torch and TensorBoard do so from a thread.
+        """Write an event at once.
 
-        An error there ends in a stack on the terminal.
+        The writers of torch and TensorBoard write from a thread, where an error becomes a
+        traceback on the terminal.
         """
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
@@ -135,7 +156,7 @@ class TensorBoard(Callback):
 
     @contextmanager
     def _going_on(self) -> Iterator[None]:
-        """Go on without TensorBoard where its file cannot be written."""
+        """Continue without TensorBoard if its file cannot be written."""
         try:
             yield
         except OSError as error:

@@ -28,7 +28,7 @@ KEPT = 2
 def write_checkpoint(
     folder: Path, step: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
 ) -> Path:
-    """Write the state after ``step`` steps; older ones but the last go."""
+    """Write the state after ``step`` steps; of the older checkpoints the newest is kept."""
     from safetensors.torch import save
 
     from enresnet.models.storage import content_digest
@@ -50,9 +50,9 @@ def write_checkpoint(
 def newest_checkpoint(
     folder: Path,
 ) -> tuple[dict[str, Tensor], dict[str, Any], list[Path]] | None:
-    """Return the newest state that is whole, and the damaged ones that are newer.
+    """Return the newest whole checkpoint and the newer ones that are damaged.
 
-    With a warning for each of those.
+    Warns of each damaged one.
     """
     damaged: list[Path] = []
     for path in reversed(checkpoints(folder)):

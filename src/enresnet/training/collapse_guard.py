@@ -1,8 +1,8 @@
-"""A guard against collapse: a network that withstands its one-step attack and no other.
+"""A guard against catastrophic overfitting: robust to the one-step attack of training alone.
 
 After each epoch the accuracy under PGD-5 on a fixed batch of validation images is compared with
-the best so far. When it falls off a cliff, training goes back to the last good state and goes on
-with PGD-2, which does not collapse.
+the best so far. If it drops to less than half, training returns to the last good state and
+continues with PGD-2, which does not collapse.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ STEPS = 5
 
 
 class CollapseGuard:
-    """Watches one training."""
+    """Watches one training for collapse."""
 
     def __init__(self, validation: Images, recipe: Recipe, seed: int) -> None:
         self._images, self._labels = validation.batch(slice(IMAGES))
         self._recipe, self._seed = recipe, seed
-        # Below this there is nothing to lose.
+        # Below this accuracy the network has learned too little to collapse.
         self._floor = min(0.25, 1.5 / len(validation.classes))
         self.best = 0.0
         self.good = NetworkState()  # the last good one
         self._is_good = True
 
     def collapsed(self, model: nn.Module, engine: Engine) -> str | None:
-        """Return what happened if the accuracy fell off a cliff, and otherwise None."""
+        """Return what happened if the accuracy collapsed, and otherwise None."""
         accuracy = self._accuracy(model, engine)
         error = math.sqrt(self.best * (1 - self.best) / len(self._labels))
         fall = self.best - accuracy
@@ -66,17 +66,17 @@ class CollapseGuard:
         return GuardState(self.best, self.good)
 
     def restore(self, state: GuardState) -> None:
-        """Go on as the guard whose state this is."""
+        """Continue from where :attr:`state` was taken."""
         self.best, self.good = state.best, state.good
 
     def safer_recipe(self) -> Recipe:
-        """Return the recipe to go on with."""
+        """Return the recipe to continue with."""
         step = 0.75 * self._recipe.epsilon
         objective = OBJECTIVES[self._recipe.objective].several_steps
         return replace(self._recipe, objective=objective, steps=2, step_size=step)
 
     def _accuracy(self, model: nn.Module, engine: Engine) -> float:
-        """Return the accuracy over all processes, of which each takes its share."""
+        """Return the accuracy; each process scores its part of the images."""
         attack = PGD(
             epsilon=self._recipe.epsilon,
             steps=STEPS,

@@ -1,4 +1,4 @@
-r"""What a recipe asks for at each moment of a training: it may begin easy and end hard.
+r"""How a recipe changes during a training: it may begin easy and end hard.
 
 .. math:: \epsilon(t) = \epsilon \min\Bigl(1, \frac{t}{g}\Bigr), \qquad t \in [0, 1]
 

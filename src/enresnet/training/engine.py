@@ -1,8 +1,8 @@
 """Where training runs: device, precision and processes, through Lightning Fabric.
 
 ``batch_size`` counts the images of one process: two processes make a step of twice as many. The
-attack needs no word between processes; a step has two exchanges, of the gradients (by DDP) and of
-one short vector with the loss, the counts and BatchNorm's running statistics.
+attack needs no communication; a step has two exchanges, of the gradients (by DDP) and of one short
+vector with the loss, the counts and BatchNorm's running statistics.
 """
 
 from __future__ import annotations
@@ -15,47 +15,74 @@ import threading
 import time
 import warnings
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from enresnet.attacks.precision import fast_bfloat16
 from enresnet.common import checks
+from enresnet.common.precision import TrainingPrecision, training_precision
 from enresnet.training.objectives import Objective
-from enresnet.training.run import PRECISIONS
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-ACCELERATORS = ("auto", "cpu", "cuda", "gpu", "mps")
+Accelerator = Literal["auto", "cpu", "cuda", "gpu", "mps"]
+"""What kind of device computes; ``"cuda"`` is another name for ``"gpu"``."""
+
+ACCELERATORS: tuple[Accelerator, ...] = get_args(Accelerator)
 
 FIRST = "ENRESNET_FIRST_PROCESS"  # tells those it starts its number
 
 
 class LostProcessError(ConnectionError):
-    """Another process of the same training is gone."""
+    """Another process of the same training has ended."""
 
 
 class Engine:
-    """One process's view of the hardware.
+    """Where a training runs: device, precision, and the processes that share the work.
 
-    ``precision`` is 32, bf16-mixed, 16-mixed or auto: bf16-mixed where the hardware computes in it.
     With ``devices`` above 1 the first process starts the others by running its own command again;
-    under torchrun and SLURM they are there already.
+    under torchrun and SLURM they exist already.
+
+    Args:
+        accelerator: ``"cpu"``, ``"gpu"`` (or ``"cuda"``), ``"mps"``, or ``"auto"`` (the default),
+            the fastest that torch finds.
+        devices: The number of processes on this machine, one device each; 1 by default. A list
+            gives the numbers of the devices.
+        nodes: The number of machines; 1 by default.
+        precision: ``"32"`` (float32, the default), ``"bf16"`` (bfloat16 autocast), ``"16"``
+            (float16 autocast with a scaled loss, on a GPU), or ``"auto"``: ``"bf16"`` where the
+            hardware computes in it, else ``"32"``.
+        sync_batchnorm: Whether BatchNorm takes its statistics over the batches of all processes;
+            False by default. GPUs only.
+
+    Attributes:
+        precision: The precision in use, never ``"auto"``.
+        processes: The number of processes on all machines.
+
+    Raises:
+        TypeError: ``devices`` or ``nodes`` is not an integer.
+        ValueError: An argument is not one of its choices, or the hardware is not there.
+
+    Example::
+
+        engine = Engine(accelerator="cpu", precision="32")
+        print(engine.device, engine.processes)  # cpu 1
     """
 
     def __init__(
         self,
         *,
-        accelerator: str = "auto",
+        accelerator: Accelerator = "auto",
         devices: int | list[int] = 1,
         nodes: int = 1,
-        precision: str = "32",
+        precision: TrainingPrecision = "32",
         sync_batchnorm: bool = False,
     ) -> None:
         checks.choice("accelerator", accelerator, ACCELERATORS)
-        checks.choice("precision", precision, PRECISIONS)
+        precision = training_precision(precision)
         count = devices if isinstance(devices, int) else len(devices)
         self.local = checks.integer("devices", count, low=1)
         self.processes = self.local * checks.integer("nodes", nodes, low=1)
@@ -69,26 +96,27 @@ class Engine:
             if value != usual
         )
         self.sync_batchnorm = sync_batchnorm
-        if precision == "16-mixed" and not _has_gpu(accelerator):
-            raise ValueError("precision 16-mixed needs a GPU; on a CPU take bf16-mixed")
+        if precision == "16" and not _has_gpu(accelerator):
+            raise ValueError("precision 16 needs a GPU; on a CPU take bf16")
         if sync_batchnorm and not _has_gpu(accelerator):
             raise ValueError(
                 "sync_batchnorm needs GPUs: on CPUs torch has only statistics of one process each"
             )
         self._fabric = _fabric(accelerator, devices, nodes, self.processes, precision)
-        self.precision = precision
+        self.precision: TrainingPrecision = precision
         if precision == "auto":
-            self.precision = "bf16-mixed" if fast_bfloat16(self._fabric.device) else "32"
+            self.precision = "bf16" if fast_bfloat16(self._fabric.device) else "32"
             self._fabric = _fabric(accelerator, devices, nodes, self.processes, self.precision)
 
     @classmethod
     def for_model(cls, model: nn.Module) -> Engine:
         """Return an engine of one process where the model's parameters are."""
         device = next(model.parameters()).device
-        return cls(accelerator=device.type, devices=1 if device.index is None else [device.index])
+        kind = checks.choice("accelerator", device.type, ACCELERATORS)
+        return cls(accelerator=kind, devices=1 if device.index is None else [device.index])
 
     def launch(self) -> None:
-        """Start the other processes, if there are to be any; each goes on from here."""
+        """Start the other processes, if there are more than one; each continues from here."""
         if self.processes > 1 and _started_by_the_first():
             # By its number, not by who our parent is now: it may be gone already.
             first = int(os.environ.get(FIRST, os.getppid()))
@@ -104,28 +132,28 @@ class Engine:
 
     @property
     def rank(self) -> int:
-        """The number of this process; 0 writes files and speaks."""
+        """The number of this process; 0 writes files and prints."""
         return self._fabric.global_rank
 
     def share_of(self, count: int) -> slice:
-        """Return the part of ``count`` images that this process takes."""
+        """Return the rows of ``count`` images that this process takes."""
         first, after = (count * number // self.processes for number in (self.rank, self.rank + 1))
         return slice(first, after)
 
     def prepare(
         self, module: nn.Module, optimiser: torch.optim.Optimizer
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
-        """Return both as they are to be called: in precision, and exchanging gradients."""
+        """Return both wrapped: they compute in the precision and exchange gradients."""
         wrapped, stepper = self._fabric.setup(module, optimiser)
         return wrapped, stepper
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Return the context in which attacks meet the model."""
+        """Return the context in which attacks call the model."""
         context: AbstractContextManager[None] = self._fabric.autocast()
         return context
 
     def backward(self, loss: Tensor) -> None:
-        """Compute gradients, scaled where the precision needs it."""
+        """Compute gradients, scaled if the precision needs it."""
         self._fabric.backward(loss)
 
     def sum_over_processes(self, values: Tensor) -> Tensor:
@@ -137,32 +165,33 @@ class Engine:
         return total
 
     def counted(self, answers: list[bool]) -> list[int]:
-        """Return in how many processes each of several answers is yes."""
+        """Return in how many processes each of several answers is True."""
         total = self.sum_over_processes(torch.tensor(answers, dtype=torch.float32))
         return [int(number) for number in total.tolist()]
 
     def wait(self) -> None:
-        """Wait until every process is here."""
+        """Wait until every process has come to this call."""
         self._fabric.barrier()
 
     def precision_state(self) -> dict[str, Any]:
-        """Return what the precision remembers between steps, as plain JSON."""
+        """Return the state of the precision between steps (the loss scale), as plain JSON."""
         return dict(self._fabric.strategy.precision.state_dict())
 
     def load_precision_state(self, state: dict[str, Any]) -> None:
-        """Put back what :meth:`precision_state` gave."""
+        """Restore what :meth:`precision_state` returned."""
         self._fabric.strategy.precision.load_state_dict(state)
 
     def is_lost(self, error: BaseException) -> bool:
-        """Return whether an error means that another process is gone."""
+        """Return whether an error means that another process has ended."""
         words = ("connection", "peer", "nccl", "gloo", "timed out", "socket")
         return self.processes > 1 and any(word in str(error).lower() for word in words)
 
 
 def step_rows(count: int, size: int, processes: int = 1) -> list[slice]:
-    """Return the steps of an epoch of ``count`` images, ``size`` a step; the last may be smaller.
+    """Return the rows of each step of an epoch: ``count`` images, ``size`` a step.
 
-    A rest of fewer images than processes joins the step before, so that none stands idle.
+    The last step may be smaller. A rest of fewer images than processes joins the step before, so
+    that every process has an image.
     """
     starts = list(range(0, count, size))
     if len(starts) > 1 and count - starts[-1] < processes:
@@ -195,27 +224,31 @@ def _started_by_the_first() -> bool:
 
 
 def _end_with(parent: int) -> None:
-    """End this process when the first is gone, even where it waits for it in vain."""
+    """End this process when the first has ended, even if it waits for it."""
     while os.getppid() == parent:
         time.sleep(1)
-    time.sleep(10)  # a word of the training's own would say more
+    time.sleep(10)  # the training's own error, if it comes, says more
     print("enresnet: the first process of this training is gone", file=sys.stderr, flush=True)
     os._exit(1)
 
 
-def _has_gpu(accelerator: str) -> bool:
+def _has_gpu(accelerator: Accelerator) -> bool:
     return accelerator != "cpu" and torch.cuda.is_available()
 
 
 def _fabric(
-    accelerator: str, devices: int | list[int], nodes: int, processes: int, precision: str
+    accelerator: Accelerator,
+    devices: int | list[int],
+    nodes: int,
+    processes: int,
+    precision: TrainingPrecision,
 ) -> Fabric:
     # Imported here: it takes longer than all of ours.
     from lightning_fabric import Fabric
     from lightning_fabric.strategies.ddp import DDPStrategy
 
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
-    # How it ends the others when one is gone is worth a word.
+    # It logs that it ends the others when one has ended: let that be seen.
     logging.getLogger("lightning_fabric.strategies.launchers").setLevel(logging.INFO)
 
     # Statistics are averaged over the processes after every step, so DDP need not send its own.
@@ -229,7 +262,7 @@ def _fabric(
                 devices=devices,
                 num_nodes=nodes,
                 strategy=strategy,
-                precision=_PRECISION[precision],
+                precision=_FABRIC_NAMES[precision],
             )
         except (RuntimeError, ValueError) as error:  # no such device
             raise ValueError(
@@ -244,9 +277,9 @@ def _quiet_buffers() -> dict[str, Any]:
     return {new if new in known else "broadcast_buffers": False}
 
 
-_PRECISION: dict[str, Any] = {
+_FABRIC_NAMES: dict[TrainingPrecision, Any] = {
     "auto": "32-true",  # until the device is known
     "32": "32-true",
-    "bf16-mixed": "bf16-mixed",
-    "16-mixed": "16-mixed",
+    "bf16": "bf16-mixed",
+    "16": "16-mixed",
 }

@@ -1,4 +1,4 @@
-"""Where a training stands: after a step, after an epoch, and in the midst of one."""
+"""What a training reports after each step and each epoch, and its progress within an epoch."""
 
 from __future__ import annotations
 
@@ -13,40 +13,90 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class Step:
-    """Where training stands after a step, over all processes; accuracies on the last batch."""
+    """What a training reports after a step, over all processes; see :meth:`Callback.step`.
+
+    Attributes:
+        epoch: The number of the epoch, from 1.
+        step: The number of the step within the epoch, from 1.
+        steps: The number of steps of the epoch.
+        images: The number of images of this step.
+        loss: The mean loss of the step.
+        learning_rate: The learning rate of the step.
+        natural: The accuracy on clean images, in [0, 1], on the last batch where it was measured:
+            every batch for a natural objective, every 20th for a robust one. None before that.
+        robust: The accuracy on the attacked images of this batch, in [0, 1]; None for a natural
+            objective.
+        stop: The number of the signal that asked some process to end; 0 if none did.
+
+    Example::
+
+        class Losses(Callback):
+            def step(self, step: Step):
+                print(step.epoch, step.step, step.loss)
+    """
 
     epoch: int
-    step: int  # within the epoch, from 1
-    steps: int  # of the epoch
-    images: int  # of this step
+    step: int
+    steps: int
+    images: int
     loss: float
     learning_rate: float
-    natural: float | None  # of the last batch that was looked at
+    natural: float | None
     robust: float | None
-    stop: int = 0  # the signal by which some process was asked to end
+    stop: int = 0
 
     @property
     def closes_epoch(self) -> bool:
-        """Whether a validation comes next."""
+        """Whether this is the last step of its epoch."""
         return self.step == self.steps
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch brought. Accuracies in training are on the images trained on."""
+    """What a training reports after an epoch: one row of metrics.csv.
+
+    Attributes:
+        epoch: The number of the epoch, from 1.
+        learning_rate: The learning rate at its end.
+        train_loss: The mean loss over its images.
+        train_natural: The accuracy on clean training images, in [0, 1]; for a robust objective on
+            every 20th batch.
+        train_robust: The accuracy on the attacked training images, in [0, 1]; None for a natural
+            objective.
+        validation_natural: The accuracy on clean validation images, in [0, 1]; None if this epoch
+            was not validated.
+        validation_robust: The accuracy on attacked validation images, in [0, 1]; None for a
+            natural objective too.
+        images_per_second: Training images per second, without validation.
+        seconds: The time of the epoch, with validation.
+        weights: The learned weights of the parts, separated by spaces; "" if they are not learned.
+        note: What else happened, such as a collapse; "" if nothing did.
+        kept: Why the network of this epoch is the run's best; "" if it is not.
+
+    Raises:
+        TypeError: A field has the wrong type.
+
+    Example::
+
+        data = load_data("digits", limit=100)
+        recipe = load_recipe("natural", epochs=1)
+        trainer = Trainer(create_model("resnet8", in_channels=1), data, recipe)
+        for epoch in trainer.epochs():
+            print(epoch.epoch, epoch.train_loss, epoch.validation_natural)
+    """
 
     epoch: int
-    learning_rate: float  # at the end
+    learning_rate: float
     train_loss: float
-    train_natural: float | None  # on every 20th batch, for robust objectives
+    train_natural: float | None
     train_robust: float | None
-    validation_natural: float | None  # None: not validated
+    validation_natural: float | None
     validation_robust: float | None
     images_per_second: float
     seconds: float
-    weights: str = ""  # of the parts, where they are learned
-    note: str = ""  # what else happened
-    kept: str = ""  # why the network of this epoch is the run's best, if it is
+    weights: str = ""
+    note: str = ""
+    kept: str = ""
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -64,10 +114,10 @@ def selecting(natural: Found, robust: Found | None) -> Found:
 
 @dataclass
 class Progress:
-    """Where the loop stands, and what it has summed up in the epoch at hand."""
+    """How far the loop is, and its sums over the current epoch."""
 
     epoch: int = 0  # whole epochs done
-    step: int = 0  # steps done of the next
+    step: int = 0  # steps done of the current one
     seconds: float = 0.0
     loss: float = 0.0
     right: float = 0.0

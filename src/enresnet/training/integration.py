@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,18 +15,39 @@ from enresnet.training.run import CHECKPOINTS, Run
 
 
 def integrate(
-    runs: Sequence[Path],
-    out: Path,
+    runs: Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
     *,
     weights: Sequence[float] | None = None,
     overwrite: bool = False,
 ) -> Run:
-    """Join the best networks of several runs into a new run; they weigh equally unless told.
+    """Join the best networks of several runs into one model (Sec. 4.2), stored as a new run.
 
-    No training: the parts are averaged as they are, and evaluated one network at a time, against
-    the largest epsilon that any of them was trained with. Killed, the same call ends what it began.
-    A folder that holds another network is left as it is, unless it is an integrated run of the same
-    configuration and ``overwrite`` says so.
+    Nothing is trained: the logits of the parts are averaged. The new run is evaluated at the
+    largest epsilon that any part was trained with. If it is interrupted, the same call finishes it.
+
+    Args:
+        runs: The folders of two or more runs of the same data.
+        out: The folder of the new run.
+        weights: The weight of each run in the average; equal by default.
+        overwrite: True replaces the network that ``out`` holds, if it was integrated from the same
+            runs.
+
+    Returns:
+        The new run.
+
+    Raises:
+        FileExistsError: ``out`` holds another run, or these runs have other networks by now.
+        FileNotFoundError: A folder is not a run, or has no network yet.
+        ValueError: There are fewer than two runs, their data differ, or the weights do not fit.
+
+    Example::
+
+        recipe = load_recipe("natural", epochs=1)
+        for seed in (0, 1):
+            config = RunConfig("resnet8", "digits", recipe, limit=100, seed=seed)
+            train(config, f"runs/seed{seed}")
+        run = integrate(["runs/seed0", "runs/seed1"], "runs/both")
     """
     if len(runs) < 2:
         raise ValueError(f"runs must be two or more to be integrated, found {len(runs)}")
@@ -47,10 +69,10 @@ def integrate(
         model="+".join(run.config.model for run in opened),
         # What it is evaluated against, unless told.
         recipe=replace(first.recipe, epsilon=max(run.config.recipe.epsilon for run in opened)),
-        parts=tuple(map(str, runs)),
+        parts=tuple(str(Path(run)) for run in runs),
         weights=tuple(model.weights.tolist()),
     )
-    result = Run.start(out, config)
+    result = Run.start(Path(out), config)
     with result.locked():
         for name in CHECKPOINTS:
             if overwrite or not result.weights(name).is_file():

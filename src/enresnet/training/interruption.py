@@ -20,19 +20,19 @@ class InterruptedTrainingError(Exception):
 
     @classmethod
     def by_keyboard(cls) -> InterruptedTrainingError:
-        """Return the error of a second Ctrl-C, which did not wait for the step at hand."""
+        """Return the error of a second Ctrl-C, which does not wait for the current step."""
         return cls(signal.SIGINT)
 
 
 class Interruption:
-    """Remembers that the end was asked for, so that the step at hand can be finished."""
+    """Remembers that a signal asked to stop, so that the current step can be finished."""
 
     def __init__(self) -> None:
         self.number = 0
         self.at_once = False  # nothing would be lost: end without waiting for the next step
 
     def received(self, number: int, _: FrameType | None) -> None:
-        """Take a signal; a second Ctrl-C does not wait."""
+        """Handle a signal; a second Ctrl-C does not wait."""
         again, self.number = self.number == signal.SIGINT == number, number
         if again:
             raise KeyboardInterrupt
@@ -46,7 +46,7 @@ class Interruption:
 
 @contextmanager
 def interruption() -> Iterator[Interruption]:
-    """Watch for the signals while the block runs; in other threads than the main one, do not."""
+    """Handle the signals while the block runs; in the main thread only, as Python demands."""
     state = Interruption()
     before = {}
     if threading.current_thread() is threading.main_thread():

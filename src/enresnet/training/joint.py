@@ -48,7 +48,7 @@ class LearnedWeights:
 
     @contextmanager
     def watching(self, images: Tensor) -> Iterator[None]:
-        """Remember what the parts say of these very images while the block runs the model."""
+        """Record the logits of the parts on these images while the block runs the model."""
         self._outputs = []
 
         def remember(_: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -63,7 +63,7 @@ class LearnedWeights:
                 hook.remove()
 
     def gather(self, labels: Tensor) -> None:
-        """Add the gradient on the images just watched."""
+        """Add the gradient on the recorded images."""
         parts = torch.stack(self._outputs).float()
         gradient = weight_gradient(parts, self._model.weights.float(), labels)
         self.gathered[:-1] += len(labels) * gradient.cpu()
@@ -84,7 +84,7 @@ class LearnedWeights:
         return weights
 
 
-LEAST = 0.1  # of an equal share: a part that hardly weighs is not to be driven by rounding errors
+LEAST = 0.1  # of an equal weight: a smaller one would amplify rounding errors
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Who keeps a run's folder while its network trains: checkpoints, networks, metrics."""
+"""Writes a run's folder while its network trains: checkpoints, networks, metrics."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from enresnet import native
 from enresnet.common import checks
+from enresnet.common.precision import EARLIER_NAMES
 from enresnet.training.checkpoint import checkpoints
 from enresnet.training.events import Epoch, Step
 from enresnet.training.interruption import Interruption
@@ -25,7 +26,7 @@ from enresnet.training.trainer import ADVICE, Trainer
 
 SHORTEST = 10.0  # seconds between two checkpoints, unless told
 SHARE = 0.01  # of the time that checkpoints may take
-AT_EPOCH = 1.0  # seconds since the last checkpoint that make one worth its while after an epoch
+AT_EPOCH = 1.0  # seconds since the last checkpoint after which the end of an epoch gets one
 
 
 class Keeper:
@@ -55,7 +56,7 @@ class Keeper:
         self.step = 0  # the last that is stored
 
     def resume(self) -> str:
-        """Put the trainer where the newest whole checkpoint stands; return from where, or ''."""
+        """Restore the trainer from the newest whole checkpoint; return from where, or ''."""
         with self._fitting():
             found = TrainingState.load(self._run.last)
         if found is None:
@@ -85,7 +86,7 @@ class Keeper:
         )
 
     def after_step(self, step: Step) -> None:
-        """Store the state if it is time; end if that was asked for."""
+        """Store the state if a checkpoint is due; raise if a signal asked to stop."""
         self._asked.at_once = False
         if step.stop:
             self._save()
@@ -135,7 +136,7 @@ class Keeper:
 
     @property
     def kept(self) -> str:
-        """What a user can count on after an error."""
+        """What is stored, for the text of an error."""
         if not self._first:
             return "the last stored state is kept"
         if not self.step:
@@ -144,14 +145,14 @@ class Keeper:
 
     @property
     def how_to_resume(self) -> str:
-        """What a user can type."""
+        """What to type to resume, for the text of an error."""
         options = self._trainer.engine.options
         again = "run the same command again" + " without --overwrite" * self._anew
         return f"{again}, or enresnet resume {self._run.folder}{options}"
 
     @contextmanager
     def _fitting(self) -> Iterator[None]:
-        """Say of an error that it comes from a checkpoint that is not this run's."""
+        """Add to an error that it comes from a checkpoint that is not this run's."""
         try:
             yield
         except (LookupError, TypeError, AttributeError, RuntimeError) as error:
@@ -162,10 +163,11 @@ class Keeper:
             ) from error
 
     def _check_run(self, state: TrainingState) -> None:
-        """Raise if a checkpoint says that it is another run's; earlier versions do not say."""
-        there, here = state.run, self._identity()
-        if there is None:
+        """Raise if a checkpoint is of another run; those of earlier versions do not say."""
+        here = self._identity()
+        if state.run is None:
             return
+        there = {**state.run, "precision": _precision_of_today(state.run.get("precision"))}
         differing = [
             f"{name} {checks.brief(there[name])} there, {checks.brief(here[name])} here"
             for name in here
@@ -178,7 +180,7 @@ class Keeper:
             )
 
     def _identity(self) -> dict[str, Any]:
-        """Return what decides a training; where the images lie does not, their digest does."""
+        """Return what decides a training: not the path of the images, but their digest."""
         values = plain_config(self._run.config)
         for name in ("data", "parts", "weights"):
             del values[name]
@@ -186,7 +188,7 @@ class Keeper:
         return plain
 
     def _check_loops(self, state: TrainingState) -> str:
-        """Raise if the training began with other loops, unless that is allowed; then say so."""
+        """Return a note if the training began with other loops; raise unless that is allowed."""
         engine, begun = self._trainer.engine, state.native_loops
         if begun is None:  # stored by an earlier version
             before = self._run.began_with_loops()
@@ -241,6 +243,10 @@ class Keeper:
 
 
 _ANEW = "Put its own checkpoint back, or train anew with --overwrite"
+
+
+def _precision_of_today(name: object) -> object:
+    return EARLIER_NAMES.get(name, name) if isinstance(name, str) else name
 
 
 def _check_finite(tensors: Mapping[str, Tensor], trainer: Trainer) -> None:

@@ -1,4 +1,4 @@
-"""How much memory a step takes, whether it can be had, and what would fit if it cannot."""
+"""How much memory a step takes, whether that much is free, and otherwise what would fit."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from enresnet.data.images import free_memory
 from enresnet.models import Ensemble, set_recompute
 from enresnet.models.batchnorm_statistics import statistics_held
 from enresnet.models.noise import streams_of
+from enresnet.training.recipe import Memory
 
 
 def choose_memory(
     model: nn.Module,
     images: Tensor,
     batch_size: int,
-    memory: str,
+    memory: Memory,
     *,
     passes: int = 1,
     sharing: int = 1,
 ) -> bool:
-    """Set ``model`` lean or not as ``memory`` says; return which.
+    """Choose between lean and plain memory, set ``model`` accordingly; return whether it is lean.
 
     ``auto`` is lean for ensembles whose activations, all at once, would take more than half of the
-    free memory; they are measured on the few ``images`` given, for a loss that runs the model
-    ``passes`` times; as many as ``sharing`` processes share a CPU's. What cannot fit is refused.
+    free memory. They are measured on a few ``images``, for a loss that runs the model ``passes``
+    times. ``sharing`` processes share the memory of a CPU. What cannot fit is an error.
     """
     free, networks = free_on(images.device), networks_of(model)
     if images.device.type == "cpu":
@@ -42,7 +43,7 @@ def choose_memory(
 
 
 def activation_bytes(model: nn.Module, images: Tensor) -> int:
-    """Return how many bytes the graph of a forward pass in training keeps, parameters apart."""
+    """Return the bytes that the graph of a forward pass in training keeps, without parameters."""
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, int] = {}
 
@@ -77,7 +78,7 @@ def networks_of(model: nn.Module) -> list[nn.Module]:
 
 
 def free_on(device: torch.device) -> float:
-    """Return the bytes that can be had on a device."""
+    """Return the free bytes of a device."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
     return free_memory()

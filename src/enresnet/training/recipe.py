@@ -10,36 +10,70 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from textwrap import wrap
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
 from enresnet.common import checks
 from enresnet.common.reading import parse_yaml, read_yaml
-from enresnet.models.architecture import STD_OVER
+from enresnet.common.text import brief
+from enresnet.models.architecture import STD_OVER, StdOver
 
-# The objectives by name: a recipe is read without their classes, which need torch.
-TAUGHT = ("rslad", "rslad_one_step")  # learn a teacher's answers
-ONE_STEP = ("n_fgsm", "fgsm_rs", "rslad_one_step")  # attack by a single step
-OBJECTIVE_NAMES = ("natural", "pgd", "trades", "mart", "n_fgsm", "fgsm_rs", *TAUGHT)
-SCHEDULES = ("step", "one_cycle")
-MEMORIES = ("auto", "lean", "plain")
+ObjectiveName = Literal[
+    "natural", "pgd", "trades", "mart", "n_fgsm", "fgsm_rs", "rslad", "rslad_one_step"
+]
+"""What training minimises. A recipe is read without the objectives' classes, which need torch."""
+
+Schedule = Literal["step", "one_cycle"]
+"""How the learning rate changes."""
+
+AttackMode = Literal["eval", "train"]
+"""The mode of BatchNorm while training attacks its images."""
+
+Memory = Literal["auto", "lean", "plain"]
+"""Whether the activations of an ensemble's members are kept one at a time or all at once."""
+
+OBJECTIVE_NAMES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
+TAUGHT: tuple[ObjectiveName, ...] = ("rslad", "rslad_one_step")  # learn a teacher's predictions
+ONE_STEP: tuple[ObjectiveName, ...] = ("n_fgsm", "fgsm_rs", "rslad_one_step")  # one-step attack
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
+ATTACK_MODES: tuple[AttackMode, ...] = get_args(AttackMode)
+MEMORIES: tuple[Memory, ...] = get_args(Memory)
 
 
 def _field(default: Any, text: str) -> Any:
+    """Return a field with its description, which the docstring and the command line show."""
     return field(default=default, metadata={"help": text})
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a network is trained. The defaults are the paper's (Secs. 3.3 and 4.1)."""
+    """How a network is trained. The defaults are the paper's (Secs. 3.3 and 4.1).
 
-    objective: str = _field(
+    :func:`load_recipe` returns one by name. Each field carries its own description, which
+    ``enresnet train --help`` shows too.
+
+    Attributes:
+        {attributes}
+
+    Raises:
+        TypeError: A field has the wrong type.
+        ValueError: A field is out of range or is not one of its choices, or ``objective`` learns
+            from a teacher and ``teacher`` is not given.
+
+    Example::
+
+        recipe = Recipe(objective="trades", epochs=60, batch_size=64)
+        print(recipe.rate_at(epoch=30, within=0.0, steps=100))  # 0.01: one of three milestones
+    """
+
+    objective: ObjectiveName = _field(
         "pgd",
         "What is minimised: natural, pgd, trades, mart, n_fgsm, fgsm_rs, rslad or rslad_one_step.",
     )
     epochs: int = _field(200, "Passes over the training images.")
     batch_size: int = _field(128, "Images a step.")
     learning_rate: float = _field(0.1, "Rate of SGD: at the start, or at the peak of one_cycle.")
-    schedule: str = _field("step", "How the rate changes: step, or one_cycle.")
+    schedule: Schedule = _field("step", "How the rate changes: step, or one_cycle.")
     milestones: tuple[float, ...] = _field(
         (0.4, 0.6, 0.8), "Fractions of the epochs at which step divides the rate by 10."
     )
@@ -62,16 +96,20 @@ class Recipe:
     epsilon: float = _field(8 / 255, "Largest change of a pixel by the attack in training.")
     step_size: float = _field(2 / 255, "Step of the attack in training.")
     steps: int = _field(10, "Steps of the attack in training and validation.")
-    attack_mode: str = _field("eval", "BatchNorm during the attack in training: eval, or train.")
+    attack_mode: AttackMode = _field(
+        "eval", "BatchNorm during the attack in training: eval, or train."
+    )
     noise: float = _field(0.1, "The paper's a: noise of networks created as enK_.")
-    std_over: str = _field("example", "Noise scales with the std of an example, or of the batch.")
+    std_over: StdOver = _field(
+        "example", "Noise scales with the std of an example, or of the batch."
+    )
     compensate: bool = _field(
         False, "Give each member its own gradient, which averaging multiplies by its weight."
     )
     weight_step: float = _field(
         0.0, "Step, once an epoch, of the learned weights of parts joined by +; 0: equal."
     )
-    memory: str = _field(
+    memory: Memory = _field(
         "auto", "Members' activations: plain (all at once), lean (one at a time), or auto."
     )
     augment: bool = _field(True, "Random crops and mirror images, where the data allow them.")
@@ -94,7 +132,7 @@ class Recipe:
     def __post_init__(self) -> None:
         checks.choice("objective", self.objective, OBJECTIVE_NAMES)
         checks.choice("schedule", self.schedule, SCHEDULES)
-        checks.choice("attack_mode", self.attack_mode, ("eval", "train"))
+        checks.choice("attack_mode", self.attack_mode, ATTACK_MODES)
         checks.choice("memory", self.memory, MEMORIES)
         if self.objective in TAUGHT and not self.teacher:
             raise ValueError(
@@ -139,9 +177,10 @@ class Recipe:
         return self.schedule == "one_cycle"
 
     def rate_at(self, epoch: int, within: float, steps: int) -> float:
-        """Return the learning rate when a share ``within`` of an epoch's ``steps`` is done.
+        """Return the learning rate when a fraction ``within`` of an epoch's ``steps`` is done.
 
-        ``step`` changes it between epochs, ``one_cycle`` with every step.
+        The schedule ``step`` changes it between epochs, ``one_cycle`` with every step. Epochs count
+        from 0.
         """
         if self.schedule == "step":
             done = epoch / self.epochs
@@ -155,33 +194,114 @@ class Recipe:
         return {**asdict(self), "milestones": list(self.milestones)}
 
 
+def _attributes(indent: int) -> str:
+    """Return the description of every field, from its help text and its default."""
+    lines = []
+    for spec in fields(Recipe):
+        text = spec.metadata["help"]
+        if spec.default is not None:  # otherwise the text says what None means
+            text += f" Default: {brief(spec.default)}."
+        lines += wrap(f"{spec.name}: {text}", 100 - indent, subsequent_indent=" " * 4)
+    return f"\n{' ' * indent}".join(lines)
+
+
+if Recipe.__doc__:  # absent under python -OO
+    Recipe.__doc__ = Recipe.__doc__.replace("{attributes}", _attributes(8))
+
+
+class RecipeOptions(TypedDict, total=False):
+    """The fields of a :class:`Recipe` that :func:`load_recipe` may override."""
+
+    objective: ObjectiveName
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    schedule: Schedule
+    milestones: Sequence[float]
+    warm_up: float
+    momentum: float
+    reset_momentum: bool
+    weight_decay: float
+    label_smoothing: float
+    ema: float
+    awp: bool
+    awp_gamma: float | None
+    teacher: str | None
+    beta: float | None
+    epsilon: float
+    step_size: float
+    steps: int
+    attack_mode: AttackMode
+    noise: float
+    std_over: StdOver
+    compensate: bool
+    weight_step: float
+    memory: Memory
+    augment: bool
+    shift: float | None
+    epsilon_growth: float
+    final_steps: int
+    final_from: float
+    low_resolution: float
+    validation_images: int | None
+    validate_from: float
+
+
 def step_rate(done: float, *, base: float, milestones: Sequence[float]) -> float:
     """Return ``base`` divided by 10 for every milestone passed (Sec. 4.1).
 
     The paper's 80, 120 and 160 of 200 epochs are the milestones 0.4, 0.6 and 0.8.
     """
-    # A hair of tolerance: 0.6 of 35 epochs is a little more than 21 in floating point.
+    # A small tolerance: 0.6 of 35 epochs is a little more than 21 in floating point.
     passed = sum(done >= milestone - 1e-9 for milestone in milestones)
     return base / math.pow(10, passed)
 
 
 def one_cycle_rate(done: float, *, peak: float, warm_up: float) -> float:
-    """Return a rate that rises in a line to ``peak`` at ``warm_up``, and falls in a line to 0."""
+    """Return a rate that rises linearly to ``peak`` at ``warm_up`` and falls linearly to 0."""
     if done < warm_up:
         return peak * done / warm_up
     return peak * (1 - done) / (1 - warm_up)
 
 
 def list_recipes() -> list[str]:
-    """Return the names of the recipes that come with the package."""
+    """Return the names of the recipes that come with the package, sorted.
+
+    Returns:
+        The names, as :func:`load_recipe` takes them.
+
+    Example::
+
+        print(list_recipes())  # ['fast', 'natural', 'paper', ...]
+    """
     files = resources.files("enresnet.training.recipes").iterdir()
     return sorted(Path(file.name).stem for file in files if file.name.endswith(".yaml"))
 
 
-def load_recipe(name: str, **overrides: Any) -> Recipe:
+def load_recipe(name: str, **overrides: Unpack[RecipeOptions]) -> Recipe:
     """Return a recipe by its name, or from the path of a YAML file, with fields overridden.
 
-    Another epsilon brings its step with it, in the recipe's proportion, unless that is given too.
+    If ``epsilon`` is overridden and ``step_size`` is not, the step size is scaled in proportion.
+
+    Args:
+        name: One of :func:`list_recipes`, or the path of a ``.yaml`` file with fields of
+            :class:`Recipe`; a field that the file leaves out has the paper's value.
+        **overrides: Fields of :class:`Recipe` that replace the recipe's own.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        OSError: The file cannot be read.
+        TypeError: A field has the wrong type.
+        ValueError: The recipe or a field is unknown (the error names near matches), a value is out
+            of range, or an overridden field has no effect with the rest of the recipe, such as
+            ``beta`` with ``objective="pgd"``.
+
+    Example::
+
+        recipe = load_recipe("fast", epochs=30, epsilon=4 / 255)
+        print(recipe.objective, recipe.step_size)
     """
     if name in list_recipes():
         text = (resources.files("enresnet.training.recipes") / f"{name}.yaml").read_text()
@@ -195,7 +315,7 @@ def load_recipe(name: str, **overrides: Any) -> Recipe:
             + checks.did_you_mean(name, known)
         )
     recipe = recipe_from(values or {}, where=f"recipe {name}")
-    changes = _plain_values(overrides, where="the overrides")
+    changes = _plain_values(dict(overrides), where="the overrides")
     if "epsilon" in changes and "step_size" not in changes and recipe.epsilon > 0:
         checks.number("epsilon", changes["epsilon"], low=0, high=1)
         changes["step_size"] = recipe.step_size * changes["epsilon"] / recipe.epsilon
@@ -205,7 +325,7 @@ def load_recipe(name: str, **overrides: Any) -> Recipe:
 
 
 def _check_used(recipe: Recipe, changes: dict[str, Any]) -> None:
-    """Raise if a field was given that the rest of the recipe leaves idle."""
+    """Raise if a field was given that has no effect with the rest of the recipe."""
     for name, (field_name, words) in _USED_WITH.items():
         found = getattr(recipe, field_name)
         if name in changes and changes[name] is not None and found not in words:
@@ -219,7 +339,7 @@ def _check_used(recipe: Recipe, changes: dict[str, Any]) -> None:
         raise ValueError("final_from is for final_steps above 0; found final_steps=0")
 
 
-# A field that has a say only where another has one of these values.
+# A field that has an effect only if another has one of these values.
 _USED_WITH: dict[str, tuple[str, tuple[Any, ...]]] = {
     "beta": ("objective", ("trades", "mart")),
     "teacher": ("objective", TAUGHT),

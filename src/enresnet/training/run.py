@@ -3,9 +3,9 @@
 ``environment.json`` says by which commit and versions, on what hardware, from which step on.
 ``last/`` holds the network after the last epoch and, until the run is finished, all that resuming
 needs. A training stores a checkpoint before its first network, and removes the checkpoints when it
-ends: a network without one is finished, and is never written over unless the user says so.
+ends: a network without one is finished, and is never overwritten unless the user asks for it.
 
-What a folder says of itself is read without torch, so that runs are listed at once.
+A folder is read without torch, so that runs are listed at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import yaml
 
@@ -32,6 +32,7 @@ from enresnet.common.files import (
     remove_leftovers,
     try_lock,
 )
+from enresnet.common.precision import TrainingPrecision, training_precision
 from enresnet.common.randomness import named_generator
 from enresnet.common.reading import is_folder, read_yaml
 from enresnet.evaluation.results import Record
@@ -44,34 +45,74 @@ if TYPE_CHECKING:
 
     from enresnet.data import DataSet
     from enresnet.models import Ensemble, ResNet
-    from enresnet.models.architecture import StdOver
 
-CHECKPOINTS = ("best", "last")
-PRECISIONS = ("auto", "32", "bf16-mixed", "16-mixed")
+CheckpointName = Literal["best", "last"]
+"""Which network of a run: the one that was selected, or that of the last epoch."""
+
+RunState = Literal[
+    "finished",
+    "integrated",
+    "running",
+    "stopped",
+    "finished, weights only",
+    "stopped, weights only",
+]
+"""What can be done with a run; :attr:`Run.state` says what each means."""
+
+CHECKPOINTS: tuple[CheckpointName, ...] = get_args(CheckpointName)
 LOCK = ".lock"
 _VALIDATED = ("natural", "robust")
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """All that decides a run, stored whole in its folder."""
+    """All that decides a run, stored whole in its folder as config.yaml.
+
+    Attributes:
+        model: The name of the network, such as ``"en5_resnet20"``; see :func:`create_model`.
+        data: The name of a data set, or the path of a folder of images; see :func:`load_data`.
+        recipe: How the network is trained.
+        seed: Fixes weights, order, augmentation, noise and attacks; 0 by default.
+        limit: The most images to use of each part, from the first on; all by default.
+        size: The side of a folder's images, in pixels; 32 by default.
+        gray: Whether a folder's images become gray; False by default.
+        precision: ``"32"`` (float32), ``"bf16"`` (bfloat16 autocast), ``"16"`` (float16 autocast,
+            on a GPU), or ``"auto"`` (the default): ``"bf16"`` where the hardware computes in it,
+            else ``"32"``. :func:`train` stores the one it chose. The earlier names
+            ``"bf16-mixed"`` and ``"16-mixed"`` are read too.
+        fingerprint: The digest of the images; :func:`train` fills it in.
+        classes: The names of the classes; :func:`train` fills them in. Empty in runs of earlier
+            versions.
+        parts: The runs that :func:`integrate` joined; empty for a trained run.
+        weights: The weights of the parts in the average; empty for a trained run.
+
+    Raises:
+        TypeError: A field has the wrong type.
+        ValueError: The model or the precision is unknown (the error names near matches), or a
+            number is out of range.
+
+    Example::
+
+        config = RunConfig("en2_resnet8", "digits", load_recipe("fast", epochs=1), limit=100)
+        model = config.create_model(config.load_data())
+    """
 
     model: str
     data: str
     recipe: Recipe
     seed: int = 0
-    limit: int | None = None  # the first images only
-    size: int | None = None  # of the images of a folder
+    limit: int | None = None
+    size: int | None = None
     gray: bool = False
-    precision: str = "auto"  # 32 or bf16-mixed once the hardware is known
-    fingerprint: str = ""  # of the images, once they are loaded
-    classes: tuple[str, ...] = ()  # their names, alike; earlier versions did not keep them
-    parts: tuple[str, ...] = ()  # the runs it was integrated from, if it was not trained
-    weights: tuple[float, ...] = ()  # and how they weigh
+    precision: TrainingPrecision = "auto"
+    fingerprint: str = ""
+    classes: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
+    weights: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "model", models.canonical_name(self.model))
-        checks.choice("precision", self.precision, PRECISIONS)
+        object.__setattr__(self, "precision", training_precision(self.precision))
         checks.integer("seed", self.seed, low=-(2**63))
         for name in ("limit", "size"):
             if getattr(self, name) is not None:
@@ -90,17 +131,17 @@ class RunConfig:
             object.__setattr__(self, "data", str(Path(self.data).resolve()))
 
     def load_data(self) -> DataSet:
-        """Return the images."""
+        """Return the data set."""
         return enresnet.data.load_data(self.data, size=self.size, gray=self.gray, limit=self.limit)
 
     def create_model(self, data: DataSet) -> ResNet | Ensemble:
-        """Return the network with fresh weights, fitting the data."""
+        """Return the network with new random weights, for the data's classes and channels."""
         return models.create_model(
             self.model,
             num_classes=len(data.classes),
             in_channels=data.train.channels,
             noise=self.recipe.noise if models.is_noisy(self.model) else None,
-            std_over=cast("StdOver", self.recipe.std_over),
+            std_over=self.recipe.std_over,
             generator=named_generator(self.seed, "weights"),
         )
 
@@ -116,10 +157,32 @@ _KINDS = {
 
 
 class Run:
-    """A run's folder."""
+    """A run's folder: its configuration, its networks, its metrics and its results.
+
+    :func:`train` and :func:`integrate` return one; :meth:`open` opens one that is there.
+
+    Args:
+        folder: The folder.
+        config: What decides the run.
+
+    Attributes:
+        folder: The folder.
+        config: What decides the run.
+
+    Example::
+
+        config = RunConfig("resnet8", "digits", load_recipe("natural", epochs=1), limit=100)
+        train(config, "runs/digits")
+        run = Run.open("runs/digits")
+        print(run.state, run.kept_epoch()["validation_natural"])
+        model = run.load("best")
+    """
 
     def __init__(self, folder: Path, config: RunConfig) -> None:
         self.folder, self.config = folder, config
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r}, {self.config.model} on {self.config.data})"
 
     @classmethod
     def create(cls, folder: Path, config: RunConfig) -> Run:
@@ -168,7 +231,7 @@ class Run:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep the folder to one process; the system lets go of it when the process ends."""
+        """Lock the folder for this process; the system releases it when the process ends."""
         with (
             (self.folder / LOCK).open("a") as file,
             locked(file, f"{self.folder} is being trained"),
@@ -203,11 +266,12 @@ class Run:
         return len(self.metrics()) == self.config.recipe.epochs
 
     @property
-    def state(self) -> str:
-        """What can be done with it, in words.
+    def state(self) -> RunState:
+        """What can be done with the run.
 
-        "finished", "running" or "stopped"; "weights only" is added where there is a network and
-        not all of what training writes, nor anything to go on from.
+        "finished", "integrated" (joined from other runs), "running" or "stopped". "weights only"
+        is added if there is a network, but neither all files that training writes nor a
+        checkpoint to resume from.
         """
         whole = all(self.weights(name).is_file() for name in CHECKPOINTS)
         if self.finished and whole:
@@ -217,14 +281,14 @@ class Run:
         if self.config.parts or checkpoints(self.last) or not self.networks():
             return "stopped"
         done = len(self.metrics()) in (0, self.config.recipe.epochs)
-        return f"{'finished' if done else 'stopped'}, weights only"
+        return "finished, weights only" if done else "stopped, weights only"
 
     def networks(self) -> list[Path]:
-        """Return the files of weights that are there."""
+        """Return the files of weights that exist."""
         return [path for name in CHECKPOINTS if (path := self.weights(name)).is_file()]
 
     def check_resumable(self) -> None:
-        """Raise where training would write over a network that it cannot go on from."""
+        """Raise if training would overwrite a network that it cannot resume from."""
         found = self.networks()
         if found and not checkpoints(self.last) and not self.finished:
             raise FileExistsError(
@@ -234,9 +298,9 @@ class Run:
             )
 
     def discard(self) -> None:
-        """Remove what training wrote, so that it starts anew; evaluations stay.
+        """Remove what training wrote, so that it starts again; evaluations stay.
 
-        Checkpoints go first: cut short, no training goes on from half of what was there.
+        Checkpoints go first: if this is interrupted, no training resumes from half of the files.
         """
         for path in checkpoints(self.last):
             path.unlink(missing_ok=True)
@@ -245,8 +309,17 @@ class Run:
             remove(path)
 
     @classmethod
-    def open(cls, folder: Path) -> Run:
-        """Open an existing folder."""
+    def open(cls, folder: str | os.PathLike[str]) -> Run:
+        """Return the run in an existing folder.
+
+        Args:
+            folder: The folder that :func:`train` or :func:`integrate` made.
+
+        Raises:
+            FileNotFoundError: The folder is not a run.
+            ValueError: Its config.yaml is damaged or has unknown fields.
+        """
+        folder = Path(folder)
         path = folder / "config.yaml"
         if not path.is_file():
             raise FileNotFoundError(f"{folder} is not a run: it has no config.yaml")
@@ -270,8 +343,8 @@ class Run:
             raise ValueError(f"{path}: {error}") from error
 
     def record_environment(self, step: int, **facts: Any) -> None:
-        """Add to environment.json what trains this run from ``step`` on."""
-        from enresnet.evaluation.environment import hardware, versions
+        """Add to environment.json the software and hardware that train from ``step`` on."""
+        from enresnet.evaluation import hardware, versions
 
         path = self.folder / "environment.json"
         now = {"from_step": step, **versions(), **hardware(), **facts}
@@ -285,7 +358,7 @@ class Run:
             temporary.write_text(json.dumps([*stored, now], indent=2) + "\n")
 
     def began_with_loops(self) -> bool | None:
-        """Return whether environment.json says that the loops in C trained it last, if it does."""
+        """Return whether the loops in C trained it last, by environment.json; None if not known."""
         try:
             found = json.loads((self.folder / "environment.json").read_text())[-1]["native_loops"]
         except (OSError, ValueError, LookupError, TypeError):
@@ -293,7 +366,7 @@ class Run:
         return found if isinstance(found, bool) else None
 
     def record(self, epochs: Sequence[Epoch]) -> None:
-        """Write metrics.csv, readable at any moment."""
+        """Write metrics.csv, as a whole: it is readable at any moment."""
         with (
             atomic_write(self.folder / "metrics.csv") as temporary,
             temporary.open("w", newline="") as file,
@@ -303,7 +376,7 @@ class Run:
             writer.writerows(asdict(epoch) for epoch in epochs)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the lines of metrics.csv."""
+        """Return the rows of metrics.csv, one an epoch."""
         words = ("weights", "note", "kept")
         path = self.folder / "metrics.csv"
         if not path.is_file():
@@ -325,9 +398,9 @@ class Run:
         return rows
 
     def kept_epoch(self) -> dict[str, Any] | None:
-        """Return the line of metrics.csv of the epoch whose network is the best, if there is one.
+        """Return the row of metrics.csv of the epoch whose network is the best, if there is one.
 
-        Runs that were made before lines said so kept the one with the highest validation accuracy.
+        Runs of earlier versions do not mark it: there it is the highest validation accuracy.
         """
         rows = self.metrics()
         if any("kept" in row for row in rows):
@@ -341,20 +414,28 @@ class Run:
         score, highest = max(validated, key=lambda found: found[0])
         return {**highest, "kept": f"highest validation accuracy, {100 * score:.1f} %"}
 
-    def save(self, checkpoint: str, model: nn.Module) -> None:
-        """Store the weights as best or last."""
+    def save(self, checkpoint: CheckpointName, model: nn.Module) -> None:
+        """Store the weights of a network as best or last."""
         path = self.weights(checkpoint)
         path.parent.mkdir(exist_ok=True)
         models.save_model(model, path)
 
-    def load(self, checkpoint: str) -> ResNet | Ensemble:
-        """Return the stored network; an integrated one keeps one part in memory at a time."""
+    def load(self, checkpoint: CheckpointName) -> ResNet | Ensemble:
+        """Return the stored network; an integrated one keeps one part in memory at a time.
+
+        Args:
+            checkpoint: ``"best"`` or ``"last"``.
+
+        Raises:
+            FileNotFoundError: There is no such network yet.
+            ValueError: The file holds another network than config.yaml says.
+        """
         path = self.weights(checkpoint)
         if not path.is_file():
             if self.weights("last").is_file():
                 raise FileNotFoundError(
                     f"{self.folder} is not trained to the end, so none is the best yet: take "
-                    "--checkpoint last, or train on"
+                    "--checkpoint last, or resume the training"
                 )
             raise FileNotFoundError(
                 f"{self.folder} holds no network yet: its training did not finish an epoch"
@@ -368,8 +449,8 @@ class Run:
         models.set_recompute(model, bool(self.config.parts))
         return model
 
-    def weights(self, checkpoint: str) -> Path:
-        """Return where the weights of best or last are."""
+    def weights(self, checkpoint: CheckpointName) -> Path:
+        """Return the path of the weights of best or last."""
         checks.choice("checkpoint", checkpoint, CHECKPOINTS)
         return self.folder / (
             "best.safetensors" if checkpoint == "best" else "last/model.safetensors"
@@ -377,17 +458,17 @@ class Run:
 
     @property
     def results(self) -> Record:
-        """What was found of its networks."""
+        """The evaluations of its networks."""
         return Record(self.folder)
 
-    def evaluation(self, checkpoint: str) -> dict[str, Any] | None:
-        """Return what evaluation.json says of best or last, if it does."""
+    def evaluation(self, checkpoint: CheckpointName) -> dict[str, Any] | None:
+        """Return the evaluation of best or last in evaluation.json; None if there is none."""
         checks.choice("checkpoint", checkpoint, CHECKPOINTS)
         found: dict[str, Any] | None = self.results.sections().get(checkpoint)
         return found
 
 
 def plain_config(config: RunConfig) -> dict[str, Any]:
-    """Return all fields, those of the recipe among them."""
+    """Return all fields by name, those of the recipe as ``recipe.NAME``."""
     values = asdict(config)
     return {**{f"recipe.{name}": value for name, value in values.pop("recipe").items()}, **values}

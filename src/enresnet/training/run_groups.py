@@ -23,7 +23,7 @@ class RunGroup:
 
     @classmethod
     def of(cls, folders: Sequence[Path], *, section: str = "best") -> RunGroup:
-        """Open them, and raise unless all are runs of one kind, each with weights of its own.
+        """Return the group of these runs; raise unless they differ in their seed alone.
 
         Folders without a config.yaml, such as evaluations of other people's models, have no seed.
         """
@@ -60,9 +60,9 @@ class RunGroup:
 
 
 def pair_by_seed(first: RunGroup, second: RunGroup) -> tuple[RunGroup, RunGroup, bool, list[str]]:
-    """Return both sides as they are compared, whether in pairs, and what there is to say of it.
+    """Return both sides as they are compared, whether they are paired, and notes for the reader.
 
-    Where at least two seeds are on both sides, those make pairs and the others are left out.
+    If at least two seeds are on both sides, those make pairs and the others are left out.
     """
     for side, other in ((first, second), (second, first)):
         if len(side.records) < 2:

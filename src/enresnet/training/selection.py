@@ -1,14 +1,13 @@
 """Which epoch's network a run keeps as its best, and why.
 
-A schedule that ends at zero ends with the network it was made for: its last weights are kept,
-averaged where the recipe averages. The highest of several noisy validations would mostly be the
-luckiest: accuracy on 1,000 images has a standard error of 1.5 points, more than the last epochs of
-such a schedule differ.
+If the learning rate ends at zero, the last weights are kept, averaged if the recipe averages. The
+highest of several noisy validations would mostly be the luckiest: accuracy on 1,000 images has a
+standard error of 1.5 points, more than the last epochs of such a schedule differ.
 
-Where no such end is to be had (rates that fall in steps, a training that collapsed and went back),
-validation selects, on all of its images. Epochs are compared with the best one image by image, and
-of those that cannot be told apart from it the latest is kept. The best of many looks better than
-it is, so the level of that test is 5 % divided by the number of epochs that were validated.
+Otherwise (rates that fall in steps, a training that collapsed and went back) validation selects, on
+all of its images. Each epoch is compared with the best one, image by image. Of the epochs that do
+not differ significantly from it, the latest is kept. The best of many looks better than it is, so
+the level of that test is 5 % divided by the number of epochs that were validated.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ LEVEL = 0.05
 
 
 class Selection:
-    """Hears of every epoch and says whether its network is to be kept."""
+    """Decides after every epoch whether its network is kept."""
 
     def __init__(self, *, epochs: int, averaged: bool) -> None:
         self._epochs = epochs
@@ -36,7 +35,7 @@ class Selection:
         self._validated = 0
 
     def consider(self, epoch: int, scores: Tensor | None, *, selecting: bool) -> bool:
-        """Return whether the network of this epoch is to be kept, instead of any before it.
+        """Return whether the network of this epoch is kept, instead of any before it.
 
         ``scores`` are those of all validation images, None if the epoch was not validated.
         ``selecting`` says that validation decides.
@@ -65,7 +64,7 @@ class Selection:
         return True
 
     def marked(self, epochs: Sequence[Epoch]) -> list[Epoch]:
-        """Return the epochs, the one that is kept with the reason why."""
+        """Return the epochs; the kept one carries the reason."""
         kept = self.kept
         return [
             replace(e, kept=kept.why) if kept is not None and e.epoch == kept.epoch else e
@@ -79,7 +78,7 @@ class Selection:
         return SelectionState(self.kept, best, scores, self._validated)
 
     def restore(self, state: SelectionState) -> None:
-        """Go on from where :attr:`state` was taken."""
+        """Continue from where :attr:`state` was taken."""
         self.kept, self._validated = state.kept, state.validated
         self._best = None
         if state.best is not None and state.scores is not None:

@@ -1,7 +1,8 @@
-"""One call from a configuration to a finished run folder, through whatever stops it on the way."""
+"""One call from a configuration to a finished run folder; interrupted, the same call resumes it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -21,7 +22,7 @@ from enresnet.training.trainer import Trainer
 
 def train(
     config: RunConfig,
-    out: Path,
+    out: str | os.PathLike[str],
     *,
     engine: Engine | None = None,
     checkpoint_every: float | None = None,
@@ -29,17 +30,44 @@ def train(
     overwrite: bool = False,
     other_loops: bool = False,
 ) -> Run:
-    """Train as ``config`` says into the folder ``out``, or go on with what the same call began.
+    """Train a network into a run folder, or resume the training that the same call began there.
 
     The best network and the last one are kept; :mod:`~enresnet.training.selection` says which is
-    the best. All that resuming needs is stored every ``checkpoint_every`` seconds; by default every
-    ten, or as seldom as it takes to spend less than a hundredth of the time on it.
+    the best. A finished run is returned as it is.
 
-    A run that is finished is left as it is, and a network without a checkpoint to go on from is
-    refused, unless ``overwrite`` says that the folder's training is to start anew. A training that
-    began with the loops in C goes on without them, or the other way round, only with
-    ``other_loops``: the noise of the steps to come is then another.
+    Args:
+        config: Model, data, recipe and seed.
+        out: The run folder; it is created.
+        engine: Device, precision and processes; by default one process on the fastest device, in
+            ``config.precision``.
+        checkpoint_every: Seconds between two checkpoints; by default 10, or more where that would
+            take over 1 % of the time.
+        callbacks: Called at the start, after steps and epochs, and at the end.
+        overwrite: True discards the networks in the folder and trains from the start.
+        other_loops: True allows to resume with the loops in C although the training began without
+            them, or the other way round. The noise of the remaining steps is then different.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        FileExistsError: The folder holds a run of another configuration, or a network without a
+            checkpoint to resume from.
+        FloatingPointError: The loss or a weight is no longer finite.
+        InterruptedTrainingError: A signal such as Ctrl-C asked to stop; the state is stored.
+        LostProcessError: Another process of this training ended.
+        MemoryError: A step does not fit into memory; the error says what would.
+        OSError: The data cannot be read, or the folder cannot be written.
+        ValueError: The configuration, the engine and the folder do not fit together.
+
+    Example::
+
+        recipe = load_recipe("natural", epochs=1)
+        config = RunConfig("resnet8", "digits", recipe, limit=100)
+        run = train(config, "runs/digits")
+        model = run.load("best")
     """
+    out = Path(out)
     if checkpoint_every is not None:
         checks.number("checkpoint_every", checkpoint_every, low=0)
     if engine is None:
@@ -118,9 +146,56 @@ def train(
     return run
 
 
+def resume(
+    folder: str | os.PathLike[str],
+    *,
+    engine: Engine | None = None,
+    checkpoint_every: float | None = None,
+    callbacks: Sequence[Callback] = (),
+    overwrite: bool = False,
+    other_loops: bool = False,
+) -> Run:
+    """Resume the training of a run folder, as its config.yaml says.
+
+    Args:
+        folder: The folder that :func:`train` made.
+        engine: As in :func:`train`; the number of processes must be the same as before.
+        checkpoint_every: Seconds between two checkpoints, as in :func:`train`.
+        callbacks: Called at the start, after steps and epochs, and at the end.
+        overwrite: True discards the networks in the folder and trains from the start.
+        other_loops: True allows to resume with or without the loops in C, unlike before.
+
+    Returns:
+        The finished run; a run that was finished already is returned as it is.
+
+    Raises:
+        FileNotFoundError: The folder is not a run.
+        ValueError: The run was integrated from others, so that there is nothing to train; else as
+            :func:`train`, like all other errors.
+
+    Example::
+
+        config = RunConfig("resnet8", "digits", load_recipe("natural", epochs=1), limit=100)
+        train(config, "runs/digits")
+        run = resume("runs/digits")  # continues if it was stopped
+    """
+    run = Run.open(folder)
+    if run.config.parts:
+        raise ValueError(f"{run.folder} was integrated from other runs; there is nothing to train")
+    return train(
+        run.config,
+        run.folder,
+        engine=engine,
+        checkpoint_every=checkpoint_every,
+        callbacks=callbacks,
+        overwrite=overwrite,
+        other_loops=other_loops,
+    )
+
+
 @contextmanager
 def _writing(keeper: Keeper) -> Iterator[None]:
-    """Say of an error of the system that it came in writing the run's folder."""
+    """Add to an error of the system that the run's folder could not be written."""
     try:
         yield
     except ConnectionError:
@@ -134,7 +209,7 @@ def _writing(keeper: Keeper) -> Iterator[None]:
 
 @contextmanager
 def _told(keeper: Keeper, trainer: Trainer) -> Iterator[None]:
-    """Add to what ends a training what is kept, and how to go on."""
+    """Add to an error that ends a training what is stored, and how to resume."""
     try:
         yield
     except (InterruptedTrainingError, KeyboardInterrupt) as error:

@@ -80,7 +80,7 @@ class NetworkState:
 
 @dataclass(frozen=True)
 class GuardState:
-    """What the guard against collapse has seen."""
+    """The state of the guard against collapse."""
 
     best: float  # accuracy
     good: NetworkState  # to go back to; empty before the first epoch's end
@@ -88,7 +88,7 @@ class GuardState:
 
 @dataclass(frozen=True)
 class TrainerState:
-    """Where the loop stands."""
+    """The state of the training loop."""
 
     network: NetworkState
     guard: GuardState | None  # None: the objective needs none, or it went back already
@@ -201,7 +201,7 @@ class TrainingState:
     saved: str  # when
 
     def save(self, folder: Path, step: int) -> Path:
-        """Write the checkpoint of ``step`` into ``folder``; older ones but the last go."""
+        """Write the checkpoint of ``step`` into ``folder``; of older ones one is kept."""
         facts = {
             **self.trainer.facts(),
             "epochs": [asdict(epoch) for epoch in self.epochs],

@@ -1,4 +1,4 @@
-"""What a teacher answers on the training images, computed once for a whole training."""
+"""A teacher's predictions on the training images, computed once for a whole training."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def teacher_answers(
 
 
 def answers_digest(answers: Tensor | None) -> str | None:
-    """Return what a resumed training knows the answers by."""
+    """Return the digest by which a resumed training recognises the predictions."""
     if answers is None:
         return None
     content: Any = answers.contiguous().numpy()

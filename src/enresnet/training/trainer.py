@@ -1,8 +1,7 @@
 """The training loop (Algorithm 1): batches, one objective, SGD, a validation after each epoch.
 
-Every random choice of a step is drawn anew from the seed, the step and the process: where the loop
-stands says all about its randomness, and a training that goes on from a stored state takes the same
-steps as one that was never interrupted.
+Every random choice of a step is seeded by the run's seed, the step and the process. So a training
+that resumes from a stored state takes the same steps as one that was never interrupted.
 """
 
 from __future__ import annotations
@@ -40,15 +39,38 @@ GLANCE = 20  # steps between two looks at the natural accuracy of a batch
 
 
 class Trainer:
-    """Trains ``model`` on ``data`` as ``recipe`` says; ``seed`` fixes every random choice.
+    """Trains a network in memory: iterate over :meth:`epochs`. :func:`train` writes a run folder.
 
-    The model keeps the noise it has: the recipe's ``noise`` and ``std_over`` are for the networks
-    that :meth:`RunConfig.create_model` makes from a name.
+    Between two epochs :attr:`result`, the network that is validated and kept, may be saved or
+    evaluated. The model keeps the noise it has: the recipe's ``noise`` and ``std_over`` are for the
+    networks that :meth:`RunConfig.create_model` makes from a name.
 
-    Iterate over :meth:`epochs`; between two epochs :attr:`result`, the network that is validated
-    and kept, may be saved or looked at. ``engine`` says on which device, in which precision and
-    with how many processes; by default with one, where the model is. ``stop_asked`` is heard after
-    every step, and what one process hears all are told; it gives the number of a signal, or 0.
+    Args:
+        model: The network, on images in [0, 1]; it is trained in place.
+        data: Training and validation images, and how they are augmented.
+        recipe: How the network is trained.
+        seed: Fixes every random choice but the model's weights; 0 by default.
+        engine: Device, precision and processes; by default one process in float32, on the model's
+            device.
+        stop_asked: Called after every step; returns the number of a signal that asks to stop, or 0.
+            All processes hear what one is asked, in :attr:`Step.stop`.
+
+    Attributes:
+        model: The network in training.
+        validation: The scores of the last epoch's validation; None if it was not validated.
+        collapsed: Whether a one-step attack was overfitted, so that training went on with PGD.
+
+    Raises:
+        MemoryError: A step would not fit into memory; the error says what would.
+        ValueError: There are fewer training images than processes, or the images are too small for
+            ``low_resolution``.
+
+    Example::
+
+        data = load_data("digits", limit=100)
+        model = create_model("en2_resnet8", in_channels=1)
+        trainer = Trainer(model, data, load_recipe("natural", epochs=1))
+        history = list(trainer.epochs())
     """
 
     def __init__(
@@ -130,7 +152,7 @@ class Trainer:
 
     @property
     def result(self) -> nn.Module:
-        """The network that is validated and kept: the averaged one where there is one."""
+        """The network that is validated and kept: the averaged one if the recipe has an ``ema``."""
         return self.model if self._average is None else self._average.model
 
     @property
@@ -149,13 +171,20 @@ class Trainer:
         return self.progress.epoch * self.steps + self.progress.step
 
     def epochs(self, after_step: Callable[[Step], None] = lambda _: None) -> Iterator[Epoch]:
-        """Train epoch by epoch, from where the loop stands; ``after_step`` hears of every step."""
+        """Train, and yield the report of each epoch; continues after the epochs that are done.
+
+        Args:
+            after_step: Called with the report of every step.
+
+        Raises:
+            FloatingPointError: The loss is no longer finite.
+        """
         while self.progress.epoch < self.recipe.epochs:
             yield self._epoch(after_step)
 
     @property
     def state(self) -> TrainerState:
-        """All that decides how the training goes on; its tensors go on changing."""
+        """All that decides how the training continues; its tensors change with the next step."""
         return TrainerState(
             network=self._network,
             guard=None if self._guard is None else self._guard.state,
@@ -168,16 +197,16 @@ class Trainer:
         )
 
     def restore(self, state: TrainerState) -> None:
-        """Go on from where :attr:`state` was taken."""
+        """Continue from where :attr:`state` was taken."""
         if state.processes != self.engine.processes:
             raise ValueError(
                 f"the run was trained by {checks.brief(state.processes)} processes and cannot "
-                f"go on with {self.engine.processes}: its batches would be others"
+                f"go on with {self.engine.processes}: its batches would differ"
             )
         if state.teacher != answers_digest(self._answers):
             raise ValueError(
                 f"the teacher {self.recipe.teacher} answers otherwise than when the run began: was "
-                "it trained on?"
+                "it trained further? Put the earlier weights back, or start another run"
             )
         state.network.load_into(self.model, self._averaged, self._optimiser)
         if self._guard is not None:
@@ -255,7 +284,7 @@ class Trainer:
         return epoch
 
     def _step(self, rows: Tensor, number: int, steps: int) -> Step:
-        """Take one step of all processes, of which this one brings its share of the images."""
+        """Take one step of all processes; this one computes on its part of the images."""
         start, at = time.monotonic(), self.progress
         self._seed_step(at.epoch, number)
         done = (at.epoch + number / steps) / self.recipe.epochs
@@ -298,7 +327,7 @@ class Trainer:
         self._noise.manual_seed(named_seed(self._seed, f"noise {where}"))
 
     def _follow(self, recipe: Recipe) -> None:
-        """Let the objective be what the recipe asks for by now."""
+        """Change the objective if the recipe asks for another one from now on."""
         if recipe != self._now:
             self._now = recipe
             self.objective = self._loss.objective = OBJECTIVES[recipe.objective](
@@ -319,7 +348,8 @@ class Trainer:
     ) -> tuple[float, float, int]:
         """Update the weights once.
 
-        Return, over all processes, the loss, how many were right, and by which signal to stop.
+        Return, over all processes, the loss, the number of correct predictions, and the signal
+        that asks to stop.
         """
         for group in self._optimiser.param_groups:
             group["lr"] = rate
@@ -375,7 +405,7 @@ class Trainer:
         return total[0].item(), total[1].item(), round(total[2].item() / signals)
 
     def _glance(self, images: Tensor, labels: Tensor, count: int) -> None:
-        """Look at the natural accuracy of a batch."""
+        """Measure the natural accuracy of a batch."""
         try:
             with self.engine.autocast():
                 right = score(self.model, images, labels).sum()
@@ -387,7 +417,7 @@ class Trainer:
         self._natural = hits / count
 
     def _watch_for_collapse(self) -> str:
-        """Go back, and on with PGD-2, if the network has collapsed; return what happened."""
+        """Return to the last good epoch and train with PGD-2 if the network collapsed; say so."""
         if self._guard is None:
             return ""
         self._noise.manual_seed(named_seed(self._seed, f"guard noise {self.progress.epoch}"))
@@ -407,7 +437,7 @@ class Trainer:
         self._follow(self._plan)
 
     def _validate(self) -> Validation | None:
-        """Score the validation images, if it is time: all of them where they select."""
+        """Score the validation images, if this epoch is validated; all of them if they select."""
         epoch, recipe = self.progress.epoch, self.recipe
         last = epoch + 1 == recipe.epochs
         if not (last or self.collapsed) and epoch + 1 < recipe.validate_from * recipe.epochs:

@@ -23,7 +23,7 @@ DRAWS = 5  # of a noisy network's predictions, on every image
 
 @dataclass(frozen=True)
 class Validation:
-    """The share of draws in which each image was right."""
+    """The fraction of draws in which each image was classified correctly."""
 
     natural: Tensor
     robust: Tensor | None  # under the attack of training, for robust objectives
@@ -46,9 +46,9 @@ def validate(
 ) -> Validation:
     """Score all ``images``, clean and, for robust objectives, under the attack of training.
 
-    The same random starts every time, so that epochs can be compared. Each process takes its
-    share of the images, and all get the scores of all. Noise comes from a stream of the
-    validation's own; the model is left as it was, its noise and its mode included.
+    The random starts are the same every time, so that epochs can be compared. Each process scores
+    its part of the images, and all get all scores. Noise comes from a stream of its own; the model
+    is left as it was, its noise and its mode included.
     """
     noise = named_generator(seed, f"validation noise {epoch} {engine.rank}")
     own = engine.share_of(len(images))

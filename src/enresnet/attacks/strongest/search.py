@@ -26,11 +26,11 @@ from enresnet.attacks.gradient import NoGradientError
 from enresnet.attacks.ifgsm import check_epsilon, climb
 from enresnet.attacks.known_networks import is_deterministic, keeps_apart
 from enresnet.attacks.losses import difference_of_logits_ratio
-from enresnet.attacks.precision import PRECISIONS, Precision
 from enresnet.attacks.square import Square
 from enresnet.attacks.strongest.surrogates import Surrogate, surrogates
 from enresnet.attacks.strongest.worst_points import RETIRE, AnswersDifferError, WorstPoints
 from enresnet.common import checks
+from enresnet.common.precision import PRECISIONS, Precision
 
 FEWEST = 10  # steps that a search should have: rather than fewer it averages over fewer draws
 DROWNED = 0.8  # cosine of two gradients below which noise has too much of a say in them

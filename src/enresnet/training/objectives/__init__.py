@@ -10,8 +10,9 @@ from enresnet.training.objectives.natural import Natural
 from enresnet.training.objectives.pgd import AdversarialPGD, training_attack
 from enresnet.training.objectives.rslad import RSLAD, OneStepRSLAD
 from enresnet.training.objectives.trades import TRADES
+from enresnet.training.recipe import ObjectiveName
 
-OBJECTIVES: dict[str, type[Objective]] = {
+OBJECTIVES: dict[ObjectiveName, type[Objective]] = {
     "natural": Natural,
     "pgd": AdversarialPGD,
     "trades": TRADES,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from enresnet.attacks import Attack
-from enresnet.training.recipe import Recipe
+from enresnet.training.recipe import ObjectiveName, Recipe
 
 
 class Objective(ABC):
@@ -21,7 +21,8 @@ class Objective(ABC):
     passes = 1  # of the network, in the loss
     robust = True  # networks are selected by robust rather than natural accuracy
     one_step = False  # may collapse: its attack can be learned rather than withstood
-    several_steps = "pgd"  # what a one-step objective goes on with when one step is not enough
+    # What a one-step objective continues with when one step is not enough.
+    several_steps: ObjectiveName = "pgd"
     needs_teacher = False
 
     def __init__(self, recipe: Recipe, generator: torch.Generator) -> None:
