@@ -128,7 +128,22 @@ def paper_name(name: str) -> str:
 
 
 def is_noisy(name: str) -> bool:
-    """Return whether the model called ``name`` injects noise, in any of its parts."""
+    """Return whether the model called ``name`` injects noise, in any of its parts.
+
+    Args:
+        name: A model's name.
+
+    Returns:
+        Whether one of its parts is named ``enK_``.
+
+    Raises:
+        TypeError: The name is not a string.
+        ValueError: The name is unknown.
+
+    Example::
+
+        print(is_noisy("en2_resnet20"), is_noisy("resnet20"))  # True False
+    """
     return any(part.members is not None for part in parse_name(name))
 
 
