@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.modules import module
 
 from enresnet.attacks import FGSM, IFGSM
-from enresnet.attacks.known_networks import is_deterministic, keeps_apart, our_network
+from enresnet.attacks.known_networks import is_batch_independent, is_deterministic, our_network
 from enresnet.models import (
     Ensemble,
     NoiseInjection,
@@ -193,7 +193,7 @@ class TestWhoIsOurs:
         model = create_model("resnet8", generator=seeded()).eval()
         assert is_deterministic(model)
         assert is_deterministic(model.forward)
-        assert keeps_apart(model)
+        assert is_batch_independent(model)
         for register in (
             model.register_forward_pre_hook,
             model.register_full_backward_hook,
@@ -201,11 +201,11 @@ class TestWhoIsOurs:
         ):
             hook = register(lambda *_: None)
             assert not is_deterministic(model)
-            assert not keeps_apart(model)
+            assert not is_batch_independent(model)
             hook.remove()
         model.train()
         assert not is_deterministic(model)
-        assert not keeps_apart(model)
+        assert not is_batch_independent(model)
 
     def test_images_of_another_type_are_refused_frozen_or_not(self):
         model = create_model("resnet8", generator=seeded()).eval().double()
@@ -239,7 +239,7 @@ class TestWhoIsOurs:
             other = nn.Sequential({"random": Random, "mixing": Mixing}[kind](), model.stem)
         model.stem = other
         assert not is_deterministic(model)
-        assert not keeps_apart(model)
+        assert not is_batch_independent(model)
         assert not is_fast(model)
         with frozen(model) as call:
             assert call(images).shape == (4, 10)

@@ -130,7 +130,7 @@ def write_run(folder, scores, *, model="resnet8", seed=0, commit="c1", **changes
     about = {"model": model, "weights": f"{folder}", "data_name": "d", "checkpoint": "best"}
     Record(folder).add(
         "best",
-        Evaluation(summarise(kept, data, seconds=1.0, apart=True, deterministic=True), {}),
+        Evaluation(summarise(kept, data, seconds=1.0, independent=True, deterministic=True), {}),
         data="images",
         conditions={**about, "epsilon": 0.1},
     )

@@ -77,7 +77,7 @@ def test_every_figure_of_the_draws_is_covered(shared, draws):
         ease = 2 * torch.randn(images, 1, generator=generator) + 1
         luck = 0.8 * torch.randn(rows, draws, generator=generator)
         data = Images(torch.zeros(images, 1, 1, 1), torch.zeros(images).long(), ("a", "b"))
-        return summarise(scored(ease + luck), data, seconds=1.0, apart=not shared)
+        return summarise(scored(ease + luck), data, seconds=1.0, independent=not shared)
 
     def figures(value, intervals=False):
         if intervals:

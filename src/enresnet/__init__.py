@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from enresnet.training import Recipe as Recipe
     from enresnet.training import Run as Run
     from enresnet.training import RunConfig as RunConfig
+    from enresnet.training import compare as compare
     from enresnet.training import integrate as integrate
     from enresnet.training import list_recipes as list_recipes
     from enresnet.training import list_runs as list_runs
     from enresnet.training import load_recipe as load_recipe
     from enresnet.training import resume as resume
     from enresnet.training import train as train
-    from enresnet.training.compare_runs import compare as compare
 
 __all__ = load_on_first_use(
     __name__,
@@ -48,9 +48,8 @@ __all__ = load_on_first_use(
         "models": "Ensemble NoiseInjection create_model inject_noise list_models list_pretrained "
         "load_model save_model seed_noise set_noise using_noise without_noise",
         "models.frozen": "frozen",
-        "training.compare_runs": "compare",
-        "training": "Recipe Run RunConfig integrate list_recipes list_runs load_recipe resume "
-        "train",
+        "training": "Recipe Run RunConfig compare integrate list_recipes list_runs load_recipe "
+        "resume train",
     },
 )
 

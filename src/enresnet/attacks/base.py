@@ -16,7 +16,7 @@ from enresnet.attacks.batch import Batch
 from enresnet.attacks.counting import Classifier
 from enresnet.attacks.determinism import EOT, usual_eot
 from enresnet.attacks.inputs import check_classes, check_model_and_images
-from enresnet.attacks.known_networks import is_deterministic, keeps_apart
+from enresnet.attacks.known_networks import is_batch_independent, is_deterministic
 from enresnet.attacks.precision import wants_bfloat16
 from enresnet.attacks.worst_so_far import Attempt, worst_of
 from enresnet.common import checks
@@ -232,7 +232,7 @@ class Attack(ABC):
                     eot=eot,
                     whole=len(images[rows]),
                     reduced=wants_bfloat16(model, images[:0].to(device), attack.precision),
-                    apart=keeps_apart(model),
+                    independent=is_batch_independent(model),
                     deterministic=same,
                 )
                 told = move if advance is None else lambda n, _="": advance(n)

@@ -33,7 +33,7 @@ class Batch:
     whole: int  # images of the batch that these are rows of, for the progress
     targeted: bool = False
     reduced: bool = False  # gradients in bfloat16
-    apart: bool = False  # the model is known to treat each image of a batch alone
+    independent: bool = False  # the model is known to treat each image of a batch alone
     deterministic: bool = False  # it is known to answer twice the same
 
     @torch.no_grad()
@@ -86,7 +86,7 @@ class Batch:
         """
 
         call = self.classifier.call
-        if self.eot > 1 and self.apart and isinstance(call, FrozenResNet | FrozenEnsemble):
+        if self.eot > 1 and self.independent and isinstance(call, FrozenResNet | FrozenEnsemble):
             with self._precision():
                 shared = shared_gradient(call, loss, point, self.eot, self._checked)
             if shared is not None:

@@ -98,7 +98,7 @@ class CarliniWagner(Attack):
         """Return the attacked images of one batch."""
         best = _Best(batch.images)
         gradient = self._look(batch, best, batch.images)
-        result, rows = best.point, best.rows_to_improve(self.kappa, apart=batch.apart)
+        result, rows = best.point, best.rows_to_improve(self.kappa, independent=batch.independent)
         if len(rows):
             result[rows] = self._descend(batch.rows(rows), best.narrowed(rows), gradient[rows])
         return result
@@ -208,14 +208,14 @@ class _Best:
         # Smaller is better; the first row decides first.
         self._key = torch.full((3, len(images)), torch.inf, device=images.device)
 
-    def rows_to_improve(self, kappa: float, *, apart: bool) -> Tensor:
+    def rows_to_improve(self, kappa: float, *, independent: bool) -> Tensor:
         """Return all but those fooled, with all confidence, by the clean image itself.
 
         None is better than that, so they can leave; where images of a batch meet, all stay.
         """
         missed, hinge, size = self._key
         done = (missed == 0) & (hinge <= -kappa) & (size == 0)
-        return (~done if apart else torch.ones_like(done)).nonzero().squeeze(1)
+        return (~done if independent else torch.ones_like(done)).nonzero().squeeze(1)
 
     def narrowed(self, rows: Tensor) -> _Best:
         """Return some of the examples."""

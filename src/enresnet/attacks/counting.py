@@ -93,7 +93,7 @@ class Classifier:
         worth = self.worth * cost
         return Classifier(model, call, self._largest_label, self.advance, worth=worth)
 
-    def apart(self) -> Classifier:
+    def recounted(self) -> Classifier:
         """Return the same model with counts of its own."""
         return self.surrogate(self.model, self.call, 1)
 

@@ -32,7 +32,7 @@ def _is_ours(module: nn.Module) -> bool:
     return type(module) is ResNet
 
 
-def keeps_apart(model: Model) -> bool:
+def is_batch_independent(model: Model) -> bool:
     """Return whether a model is known to treat each image of a batch alone.
 
     And has room for more of them: one that recomputes does so for want of memory.

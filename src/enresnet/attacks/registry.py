@@ -225,7 +225,7 @@ def attack_at(
     return create_attack(name, **options)
 
 
-def told_apart(attacks: Sequence[Attack]) -> dict[str, Attack]:
+def with_distinct_names(attacks: Sequence[Attack]) -> dict[str, Attack]:
     """Return attacks by name; those of one name are told apart by what they differ in.
 
     So FGSM at two radii becomes "fgsm at 2/255" and "fgsm at 8/255".

@@ -10,7 +10,7 @@ import tyro
 from enresnet.cli.output import check_outputs, say, write_json, write_text
 from enresnet.common import checks
 from enresnet.common.tables import as_markdown, print_table
-from enresnet.training.compare_runs import compare
+from enresnet.training import compare
 
 
 def command(

@@ -41,7 +41,7 @@ class _Kept:
             return None
         return cls(value.scored.counts, about_scores(value, value.data))
 
-    def standing(self, tries: int, images: int) -> Tensor:
+    def survival(self, tries: int, images: int) -> Tensor:
         """Return the chance of each of the first images to be right in so many draws."""
         draws: int = self.about["draws"]
         if self.deterministic or tries == 1:
@@ -205,8 +205,8 @@ def compare_records(
     for name, (mine, other) in rows.items():
         images = min(len(mine.counts), len(other.counts))
         found[name] = compare_scores(
-            mine.standing(tries, images),
-            other.standing(tries, images),
+            mine.survival(tries, images),
+            other.survival(tries, images),
             shared=mine.shared.and_of(other.shared),
         )
     return found, skipped
@@ -233,7 +233,7 @@ def compare_record_groups(
     rows, skipped = _rows(places, tries)
     for name, kept in rows.items():
         images = min(len(value.counts) for value in kept)
-        scores = [value.standing(tries, images) for value in kept]
+        scores = [value.survival(tries, images) for value in kept]
         found[name] = compare_groups(
             dict(zip(first, scores[: len(first)], strict=True)),
             dict(zip(second, scores[len(first) :], strict=True)),

@@ -18,7 +18,7 @@ from torch.utils.data import (
 
 from enresnet.attacks import Attack, attack_at
 from enresnet.attacks.inputs import check_classes, check_model_and_images
-from enresnet.attacks.registry import told_apart
+from enresnet.attacks.registry import with_distinct_names
 from enresnet.data import DataSet, Images, from_dataset
 from enresnet.evaluation.accuracy import NATURAL
 
@@ -108,7 +108,7 @@ def named_attacks(attacks: Attacks, seed: int | None) -> dict[str, Attack]:
                 "_runner_up or _all, or choose them by --targets or targets='random'"
             )
     if names is None:
-        return told_apart(made)
+        return with_distinct_names(made)
     for name in names:
         if not isinstance(name, str) or name in ("", NATURAL):
             raise ValueError(f"attacks must be named by words other than {NATURAL}, found {name!r}")

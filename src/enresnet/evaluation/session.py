@@ -178,7 +178,7 @@ class Session:
             found.scored[target],
             self.data,
             seconds=found.seconds,
-            apart=same or our_network(model) is not None,
+            independent=same or our_network(model) is not None,
             deterministic=same,
             attack=None if attack is None else repr(attack),
             settings=None if attack is None else attack.settings(),

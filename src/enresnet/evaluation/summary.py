@@ -26,7 +26,7 @@ def summarise(
     data: Images,
     *,
     seconds: float,
-    apart: bool = False,
+    independent: bool = False,
     deterministic: bool = False,
     attack: str | None = None,
     settings: dict[str, Any] | None = None,
@@ -37,8 +37,8 @@ def summarise(
 ) -> Accuracy:
     """Return the accuracy that the scores of the images of ``data`` amount to.
 
-    ``apart`` says that every image is known to have noise of its own; ``digest`` is that of the
-    dataset that the images are from.
+    ``independent`` says that every image is known to have noise of its own; ``digest`` is that of
+    the dataset that the images are from.
     """
     scores, draws = scored.scores, scored.right.shape[1]
     averaged = scored.averaged[:, -1].float()
@@ -48,7 +48,7 @@ def summarise(
     def interval(values: Tensor, without: Tensor, several: int = 1) -> Interval:
         # Of a mean over all choices of k among the draws, the variance is at most k times that of
         # the mean of single draws (Hoeffding, 1948), if k draws vary no more than one does.
-        known = None if apart or draws == 1 else without * math.sqrt(several)
+        known = None if independent or draws == 1 else without * math.sqrt(several)
         return accuracy_interval(values, without=known)
 
     lost = {k: lost_in(scored.right.sum(dim=1), k, draws) for k in {*submissions, draws}}
@@ -74,7 +74,7 @@ def summarise(
         seconds_a_prediction=scored.seconds / (len(scored) * draws),
         deterministic=deterministic,
         bad=scored.bad,
-        shared_variance=(ALONE if apart or draws == 1 else SharedNoise.of(single)).variance,
+        shared_variance=(ALONE if independent or draws == 1 else SharedNoise.of(single)).variance,
         attack=attack,
         settings=settings,
         claimed=None if claimed is None else float(claimed.float().mean()),

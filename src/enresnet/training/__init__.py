@@ -6,6 +6,7 @@ from enresnet.common.lazy import load_on_first_use
 
 if TYPE_CHECKING:
     from enresnet.training.callbacks import Callback as Callback
+    from enresnet.training.compare_runs import compare as compare
     from enresnet.training.engine import Engine as Engine
     from enresnet.training.events import Epoch as Epoch
     from enresnet.training.events import Step as Step
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = load_on_first_use(
     __name__,
     {
+        "compare_runs": "compare",
         "engine": "Engine",
         "integration": "integrate",
         "recipe": "Recipe list_recipes load_recipe",

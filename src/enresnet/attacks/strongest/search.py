@@ -24,7 +24,7 @@ from enresnet.attacks.determinism import ASKED, EOT
 from enresnet.attacks.geometry import BALLS
 from enresnet.attacks.gradient import NoGradientError
 from enresnet.attacks.ifgsm import check_epsilon, climb
-from enresnet.attacks.known_networks import is_deterministic, keeps_apart
+from enresnet.attacks.known_networks import is_batch_independent, is_deterministic
 from enresnet.attacks.losses import difference_of_logits_ratio
 from enresnet.attacks.square import Square
 from enresnet.attacks.strongest.surrogates import Surrogate, surrogates
@@ -188,7 +188,7 @@ class Strongest(Attack):
         batch = worst.batch
         eot = 1 if batch.deterministic else self._averaged
         for members, draws in ((~blind, 1), (blind, eot)):
-            rows = worst.standing
+            rows = worst.not_lost
             rows = rows[members[rows]]
             hurried = ~blind[rows]
             while len(rows):
@@ -227,7 +227,7 @@ class Strongest(Attack):
                 )
             )
             for number, search in enumerate(searches):
-                rows = worst.standing
+                rows = worst.not_lost
                 rows = rows[members[rows]]
                 if len(rows) == 0:
                     break
@@ -243,7 +243,7 @@ class Strongest(Attack):
         were trained on such steps alone.
         """
         found, blind = torch.zeros(2, len(worst.batch.images), dtype=torch.bool)
-        rows = worst.standing
+        rows = worst.not_lost
         if not len(rows):
             return found, blind
         batch = worst.batch.rows(rows)
@@ -283,7 +283,7 @@ class Strongest(Attack):
                 classifier=own,
                 eot=search.draws,
                 reduced=batch.reduced and not search.exact,
-                apart=keeps_apart(surrogate.model),
+                independent=is_batch_independent(surrogate.model),
                 deterministic=is_deterministic(surrogate.model),
             )
             start = worst.worst(rows) if search.warm else ball.random_point(batch.seeds + number)
@@ -302,7 +302,7 @@ class Strongest(Attack):
 
     def _square(self, batch: Batch, steps: int, eot: int, hurried: Tensor) -> Tensor:
         square = Square(epsilon=self.epsilon, steps=steps, eot=eot)
-        own = batch.classifier.apart()
+        own = batch.classifier.recounted()
         found = square.search(replace(batch, eot=eot, classifier=own), give_up=hurried)
         batch.classifier.count(own)
         return found

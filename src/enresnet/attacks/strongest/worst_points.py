@@ -54,7 +54,7 @@ class WorstPoints:
         self.rivals = likeliest(replace(batch, eot=self._draws), 9)
 
     @property
-    def standing(self) -> Tensor:
+    def not_lost(self) -> Tensor:
         """The images that are not lost."""
         return (~self.lost).nonzero().squeeze(1)
 

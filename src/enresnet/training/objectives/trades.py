@@ -43,9 +43,9 @@ class TRADES(Objective):
     ) -> tuple[Tensor, Tensor]:
         """Return the mean loss and the logits of the crafted images."""
         clean, attacked = model(images), model(crafted)
-        apart = divergence(clean.log_softmax(dim=1), attacked.log_softmax(dim=1)).mean()
+        distance = divergence(clean.log_softmax(dim=1), attacked.log_softmax(dim=1)).mean()
         beta = BETA if self.recipe.beta is None else self.recipe.beta
-        return self.cross_entropy(clean, labels) + beta * apart, attacked
+        return self.cross_entropy(clean, labels) + beta * distance, attacked
 
 
 class DivergencePGD(PGD):
@@ -61,8 +61,8 @@ class DivergencePGD(PGD):
         with torch.no_grad():
             log_p = batch.logits(batch.images).log_softmax(dim=1)
 
-        def apart(logits: Tensor) -> Tensor:
+        def distance(logits: Tensor) -> Tensor:
             return divergence(log_p, logits.log_softmax(dim=1))
 
         start = ball.gaussian_point(batch.seeds, START)
-        return climb(batch, ball, start, steps=self.steps, step_size=self.step_size, loss=apart)
+        return climb(batch, ball, start, steps=self.steps, step_size=self.step_size, loss=distance)
