@@ -5,7 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from enresnet.attacks import APGD, FGSM, IFGSM, PGD, Attack, CarliniWagner, RandomNoise, Strongest
+from enresnet.attacks import (
+    APGD,
+    FGSM,
+    IFGSM,
+    PGD,
+    Attack,
+    CarliniWagner,
+    RandomNoise,
+    Square,
+    Strongest,
+)
 from enresnet.models import NoiseInjection
 
 
@@ -95,8 +105,14 @@ def every_attack() -> list[Attack]:
             )
         ),
         *(APGD(steps=4, loss=loss, generator=seeded()) for loss in ("ce", "dlr", "targeted_dlr")),
+        *(Square(steps=6, goal=goal, generator=seeded()) for goal in ("untargeted", "runner_up")),
         Strongest(budget=100, generator=seeded()),
     ]
+
+
+def fits(attack: Attack, images: Tensor) -> bool:
+    """Return whether an attack takes images of this shape: squares need a height and a width."""
+    return images.ndim == 4 or not isinstance(attack, Square)
 
 
 def reseeded(attack: Attack, seed: int) -> Attack:

@@ -181,3 +181,74 @@ def test_what_is_public():
     assert {"evaluate", "diagnose", "Evaluation", "pde", "attacks", "create_model"} <= names
     assert not {"version", "TYPE_CHECKING", "load_on_first_use", "annotations"} & names
     assert enresnet.pde.__name__ == "enresnet.pde"
+
+
+class TestSaved:
+    """What is saved belongs together: figures, and the scores that comparisons are made of."""
+
+    def evaluations(self):
+        data = random_problem((20, 3, 8, 8))
+        return [
+            enresnet.evaluate(SmallNet(seed=seed), data, "fgsm", seed=0) for seed in (0, 1)
+        ], data
+
+    def test_scores_are_those_of_the_figures(self, tmp_path):
+        (one, two), _ = self.evaluations()
+        for name, result in (("a", one), ("b", two)):
+            (tmp_path / name).mkdir()
+            result.save(tmp_path / name / "evaluation.json")
+        in_memory = enresnet.compare(one, two).rows()
+        stored = enresnet.compare(tmp_path / "a", tmp_path / "b").rows()
+        assert [row["difference"] for row in stored] == [row["difference"] for row in in_memory]
+        two.save(tmp_path / "a" / "evaluation.json", overwrite=True)
+        same = enresnet.compare(tmp_path / "a", tmp_path / "b").rows()
+        assert all(row["difference"] == 0 for row in same)
+
+    def test_nothing_is_replaced_in_silence(self, tmp_path):
+        (one, two), _ = self.evaluations()
+        path = tmp_path / "evaluation.json"
+        one.save(path)
+        before = path.read_bytes(), (tmp_path / "scores.safetensors").read_bytes()
+        with pytest.raises(FileExistsError, match="holds 'best' already.*overwrite=True"):
+            two.save(path)
+        assert before == (path.read_bytes(), (tmp_path / "scores.safetensors").read_bytes())
+        two.save(path, section="other")
+        assert set(enresnet.load_results(path)) == {"best", "other"}
+
+    def test_figures_without_scores_leave_none_of_others(self, tmp_path):
+        (one, two), _ = self.evaluations()
+        one.save(tmp_path / "evaluation.json")
+        two.save(tmp_path / "file.json")
+        loaded = enresnet.Evaluation.load(tmp_path / "file.json")
+        loaded.save(tmp_path / "evaluation.json", overwrite=True)
+        with pytest.raises(ValueError, match="scores"):
+            enresnet.compare(tmp_path, one)
+
+    def test_a_file_of_another_name_is_no_results_folder(self, tmp_path):
+        (one, _), _ = self.evaluations()
+        one.save(tmp_path / "mine.json")
+        with pytest.raises(ValueError, match=r"Evaluation\.load reads"):
+            enresnet.load_results(tmp_path / "mine.json")
+
+
+def test_the_table_says_how_far_attacks_went():
+    data = random_problem((4, 3, 8, 8))
+    result = enresnet.evaluate(SmallNet(), data, ["fgsm", "pgd2_l2"], epsilon=0.2, seed=0)
+    assert result.robust["fgsm"].settings["epsilon"] == 0.2
+    assert "epsilon = 0.2; epsilon = 0.5 in l2; EOT over 1." in " ".join(str(result).split())
+    with pytest.raises(ValueError, match="epsilon is for attacks by name"):
+        enresnet.evaluate(SmallNet(), data, FGSM(), epsilon=0.2)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m, d: enresnet.evaluate(m, d, FGSM), r"found the class FGSM"),
+        (lambda m, d: enresnet.evaluate(m, d, 3), r"found 3"),
+        (lambda m, d: enresnet.transfer_matrix(m, {"m": m}, d, "fgsm"), "oracles must be models"),
+        (lambda *_: enresnet.train("resnet8", "out"), "config must be a RunConfig"),
+    ],
+)
+def test_what_is_not_an_argument_gets_a_sentence(call, message):
+    with pytest.raises(TypeError, match=message):
+        call(SmallNet(), random_problem((4, 3, 8, 8)))

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from enresnet.common.lazy import load_on_first_use
 
 if TYPE_CHECKING:
+    from enresnet.attacks import create_attack as create_attack
+    from enresnet.attacks import list_attacks as list_attacks
     from enresnet.data import load_data as load_data
     from enresnet.evaluation import Evaluation as Evaluation
     from enresnet.evaluation import diagnose as diagnose
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = load_on_first_use(
     __name__,
     {
+        "attacks": "create_attack list_attacks",
         "data": "load_data",
         "evaluation": "Evaluation diagnose evaluate load_results transfer transfer_matrix",
         "models": "Ensemble NoiseInjection create_model inject_noise list_models list_pretrained "

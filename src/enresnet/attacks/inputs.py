@@ -36,7 +36,12 @@ def check_model_and_images(model: object, images: object, labels: object) -> Non
     if not (low >= 0 and high <= 1):  # false for NaN too
         raise ValueError(
             f"images must lie in [0, 1], found values from {low:g} to {high:g}; "
-            "normalisation belongs inside the model: enresnet.models.Normalized(model, mean, std)"
+            + (
+                "divide 8-bit images by 255"
+                if low >= 0 and 1 < high <= 255
+                else "normalisation belongs inside the model: "
+                "enresnet.models.Normalized(model, mean, std)"
+            )
         )
 
 
@@ -46,7 +51,7 @@ def check_classes(name: str, classes: object, images: Tensor) -> Tensor:
     if odd is not None:
         raise TypeError(
             f"{name} must be a tensor of integers, one class number an image, found {odd}"
-            + ("" if isinstance(classes, Tensor) else f"; torch.tensor({name}) makes one")
+            + _remedy_of_classes(name, classes)
         )
     assert isinstance(classes, Tensor)
     if classes.shape != images.shape[:1]:
@@ -60,6 +65,13 @@ def check_classes(name: str, classes: object, images: Tensor) -> Tensor:
     if len(classes) and int(classes.min()) < 0:
         raise ValueError(f"{name} must be class numbers from 0 up, found {int(classes.min())}")
     return classes
+
+
+def _remedy_of_classes(name: str, classes: object) -> str:
+    if not isinstance(classes, Tensor):
+        return f"; torch.tensor({name}) makes one"
+    one_hot = classes.ndim == 2 and classes.is_floating_point()
+    return "; one-hot labels become numbers by argmax(dim=1)" if one_hot else ""
 
 
 def _oddity(value: object, types: tuple[torch.dtype, ...]) -> str | None:

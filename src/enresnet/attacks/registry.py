@@ -94,7 +94,7 @@ def create_attack(name: str, **options: Unpack[AttackOptions]) -> Attack:
 
     The model decides over how many draws of its noise a gradient is averaged, unless ``eot`` says
     so: 1 if it always answers the same, else 5. AutoAttack has its own number. The command line
-    means the same attack by the same name.
+    means the same attack by the same name, but at the epsilon that a run was trained against.
 
     Args:
         name: One of :func:`list_attacks`. Any number of steps may follow ifgsm, pgd, apgd, cw and
@@ -120,9 +120,9 @@ def create_attack(name: str, **options: Unpack[AttackOptions]) -> Attack:
     kind = said.pop("kind", None)
     if kind is None or not set(said) <= set(inspect.signature(ATTACKS[kind]).parameters):
         raise ValueError(
-            f"unknown attack {checks.brief(name)}; known are {', '.join(LISTED)}, with any number "
-            "of steps, and followed by _runner_up or _targeted, with _random, _least_likely, "
-            "_runner_up or _all after it where no targets are given"
+            f"unknown attack {checks.brief(name)}; known are {', '.join(LISTED)}. Where there is a "
+            "number of steps it may be another. _runner_up may follow, or _targeted_random, "
+            "_targeted_least_likely, _targeted_runner_up or _targeted_all, which say the target"
             + checks.did_you_mean(name, LISTED)
         )
     named: dict[str, Any] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch.utils.data import (
     default_collate,
 )
 
-from enresnet.attacks import Attack, attack_at
+from enresnet.attacks import DEFAULT_EPSILON, Attack, attack_at
 from enresnet.attacks.inputs import check_classes, check_model_and_images
 from enresnet.attacks.registry import with_distinct_names
 from enresnet.data import DataSet, Images, from_dataset
@@ -88,13 +88,23 @@ def _from_loader(loader: DataLoader[Any]) -> Images:
     return as_images((torch.cat(images), torch.cat(labels)))
 
 
-def named_attacks(attacks: Attacks, seed: int | None) -> dict[str, Attack]:
-    """Return the attacks by the names that their results get."""
+def named_attacks(
+    attacks: Attacks, seed: int | None, *, epsilon: float | None = None
+) -> dict[str, Attack]:
+    """Return the attacks by the names that their results get; ``epsilon`` is for those by name."""
     if isinstance(attacks, str | Attack):
         attacks = [attacks]
+    if isinstance(attacks, type) or not isinstance(attacks, Iterable):
+        what = f"the class {attacks.__name__}" if isinstance(attacks, type) else repr(attacks)
+        raise TypeError(
+            f"attacks must be names such as 'fgsm' or Attack objects such as FGSM(), found {what}"
+        )
     names = list(attacks) if isinstance(attacks, Mapping) else None
-    given = attacks.values() if isinstance(attacks, Mapping) else attacks
-    made = [attack_at(one, seed=seed) if isinstance(one, str) else one for one in given]
+    given = list(attacks.values() if isinstance(attacks, Mapping) else attacks)
+    radius = DEFAULT_EPSILON["linf"] if epsilon is None else epsilon
+    made = [attack_at(one, radius, seed=seed) if isinstance(one, str) else one for one in given]
+    if epsilon is not None and not any(isinstance(one, str) for one in given):
+        raise ValueError("epsilon is for attacks by name; attack objects have their own")
     for attack in made:
         if not isinstance(attack, Attack):
             raise TypeError(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from enresnet.data import Images
 from enresnet.evaluation.accuracy import Accuracy
-from enresnet.evaluation.inputs import Attacks
+from enresnet.evaluation.inputs import Attacks, named_attacks
 from enresnet.evaluation.journal import Journals
 from enresnet.evaluation.matrix import OWN, TransferMatrix
 from enresnet.evaluation.options import EvaluationOptions
@@ -25,6 +25,7 @@ def evaluate(
     dataset: Images | tuple[Tensor, Tensor] | Any,
     attacks: Attacks = (),
     *,
+    epsilon: float | None = None,
     draws: int = 10,
     batch_size: int = 128,
     limit: int | None = None,
@@ -47,6 +48,8 @@ def evaluate(
         attacks: One or several, themselves or by name. Attacks of one name are told apart by what
             they differ in, as in "fgsm at 2/255"; a mapping gives them other names.
             By default none: only clean images are scored.
+        epsilon: Largest change of a pixel by attacks that are given by name, in units of the range
+            [0, 1]; 8/255 by default. The command line takes the one a run was trained against.
         draws: Predictions that every image is scored over; 10 by default, 1 for a deterministic
             model.
         batch_size: Images that meet the model at once; 128 by default.
@@ -84,7 +87,8 @@ def evaluate(
         draws, batch_size, limit, seed, journal, shard, image_sink, warn, progress
     )
     known = None if natural is None else {OWN: natural}
-    return Session.open(model, dataset, options).measure(attacks, natural=known).evaluation()
+    named = named_attacks(attacks, seed, epsilon=epsilon)
+    return Session.open(model, dataset, options).measure(named, natural=known).evaluation()
 
 
 def transfer(
@@ -93,6 +97,7 @@ def transfer(
     dataset: Images | tuple[Tensor, Tensor] | Any,
     attacks: Attacks,
     *,
+    epsilon: float | None = None,
     draws: int = 10,
     batch_size: int = 128,
     limit: int | None = None,
@@ -113,6 +118,7 @@ def transfer(
         target: The model that classifies.
         dataset: As for :func:`evaluate`, and so are all arguments that follow.
         attacks: One or several, themselves or by name.
+        epsilon: Of attacks that are given by name; 8/255 by default.
         draws: Predictions that every image is scored over; 10 by default.
         batch_size: Images that meet a model at once; 128 by default.
         limit: Use only the first so many images; None, the default, for all.
@@ -143,7 +149,8 @@ def transfer(
     )
     session = Session.between({OWN: oracle}, {OWN: target}, dataset, options)
     known = None if natural is None else {OWN: natural}
-    return session.measure(attacks, natural=known).evaluation()
+    named = named_attacks(attacks, seed, epsilon=epsilon)
+    return session.measure(named, natural=known).evaluation()
 
 
 def transfer_matrix(
@@ -152,6 +159,7 @@ def transfer_matrix(
     dataset: Images | tuple[Tensor, Tensor] | Any,
     attacks: Attacks,
     *,
+    epsilon: float | None = None,
     draws: int = 10,
     batch_size: int = 128,
     limit: int | None = None,
@@ -172,6 +180,7 @@ def transfer_matrix(
         targets: The models that classify, by name.
         dataset: As for :func:`evaluate`, and so are all arguments that follow.
         attacks: One or several, themselves or by name.
+        epsilon: Of attacks that are given by name; 8/255 by default.
         draws: Predictions that every image is scored over; 10 by default.
         batch_size: Images that meet a model at once; 128 by default.
         limit: Use only the first so many images; None, the default, for all.
@@ -200,4 +209,11 @@ def transfer_matrix(
     options = EvaluationOptions(
         draws, batch_size, limit, seed, journal, shard, image_sink, warn, progress
     )
-    return Session.between(oracles, targets, dataset, options).measure(attacks, natural=natural)
+    for name, models in (("oracles", oracles), ("targets", targets)):
+        if not isinstance(models, Mapping):
+            raise TypeError(
+                f"{name} must be models by name, such as {{'plain': model}}, found a "
+                f"{type(models).__name__}"
+            )
+    named = named_attacks(attacks, seed, epsilon=epsilon)
+    return Session.between(oracles, targets, dataset, options).measure(named, natural=natural)

@@ -13,8 +13,11 @@ from typing import Any
 
 from enresnet.common.files import atomic_write
 from enresnet.common.tables import as_html, as_text
+from enresnet.common.text import brief
 from enresnet.evaluation.accuracy import NATURAL, Accuracy
 from enresnet.evaluation.rows import Row, accuracy_rows, detail_rows
+
+FILE, SCORES = "evaluation.json", "scores.safetensors"
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class Evaluation:
 
         result = enresnet.evaluate(model, (images, labels), ["fgsm", "ifgsm5"], draws=2)
         print(result, result.robust["fgsm"].interval)
-        result.save("evaluation.json")  # result.rows() is for a data frame
+        result.save("evaluation.json", overwrite=True)  # result.rows() is for a data frame
     """
 
     natural: Accuracy
@@ -97,11 +100,13 @@ class Evaluation:
         section: str = "best",
         model: str = "model",
         data: str = "data",
+        overwrite: bool = False,
     ) -> None:
-        """Write the figures to a file that :meth:`load` and ``enresnet results`` read.
+        """Write the figures to a file that :meth:`load` reads.
 
-        The scores of single images are not written: two evaluations are compared image by image
-        while both are in memory, or from runs that ``enresnet evaluate`` evaluated.
+        In a file called evaluation.json, ``enresnet results`` and :func:`load_results` show them
+        too. The scores of single images go into scores.safetensors beside it, so that two
+        evaluations can be compared image by image.
 
         Args:
             path: The file, usually evaluation.json in a folder of its own. Other sections that it
@@ -109,13 +114,19 @@ class Evaluation:
             section: The part of the file that the figures become; "best" by default.
             model: What the model is called there; "model" by default.
             data: What the images are called there; "data" by default.
+            overwrite: Whether the figures may replace those that the section holds.
 
         Raises:
+            FileExistsError: The section is there, and ``overwrite`` is False.
             ValueError: The file is there, and is not one of ours.
             OSError: It cannot be written.
         """
         target = Path(path)
         stored = read_sections(target) if target.exists() else {}
+        if section in stored and not overwrite:
+            raise FileExistsError(
+                f"{target} holds {section!r} already: give another section, or overwrite=True"
+            )
         radii = {(value.settings or {}).get("epsilon") for value in self.robust.values()}
         stored[section] = {
             "model": model,
@@ -125,8 +136,22 @@ class Evaluation:
             "epsilon": radii.pop() if len(radii) == 1 else None,
             **self.to_json(),
         }
+        if target.name == FILE:
+            self._save_scores(target.with_name(SCORES), section)
         with atomic_write(target) as temporary:
             temporary.write_text(json.dumps(stored, indent=2) + "\n")
+
+    def _save_scores(self, path: Path, section: str) -> None:
+        """Write the scores of single images, where they are known; those of before go."""
+        from enresnet.evaluation.score_file import add_scores  # needs torch, as reading does not
+
+        measured = {
+            name: value
+            for name, value in {NATURAL: self.natural, **self.robust}.items()
+            if value.scored is not None and value.data is not None
+        }
+        if measured or path.exists():
+            add_scores(path, section, measured, data=str(self.natural.data), fresh=True)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, section: str | None = None) -> Evaluation:
@@ -144,7 +169,7 @@ class Evaluation:
             ValueError: The file is damaged, or the section is not there, or must be chosen.
         """
         target = Path(path)
-        target = target / "evaluation.json" if target.is_dir() else target
+        target = target / FILE if target.is_dir() else target
         stored = read_sections(target)
         if section is None and len(stored) == 1:
             (section,) = stored
@@ -166,7 +191,15 @@ class Evaluation:
         return as_html(self.table(), caption=self._caption())
 
     def _caption(self) -> str:
-        return f"Accuracy in %, with 95 % intervals, on {self.natural.images} images."
+        words = f"Accuracy in %, with 95 % intervals, on {self.natural.images} images"
+        settings = [value.settings or {} for value in self.robust.values()]
+        for norm, where in (("linf", ""), ("l2", " in l2")):
+            own = [s for s in settings if s.get("norm", "linf") == norm]
+            radii = {s["epsilon"] for s in own if "epsilon" in s}
+            if radii:
+                words += f"; epsilon = {', '.join(map(brief, sorted(radii)))}{where}"
+        draws = sorted({s["eot"] for s in settings if s.get("eot")})
+        return words + (f"; EOT over {', '.join(map(str, draws))}." if draws else ".")
 
 
 def read_sections(path: Path) -> dict[str, Any]:

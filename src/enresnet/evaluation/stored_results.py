@@ -31,7 +31,7 @@ class Results:
 
     Example::
 
-        enresnet.evaluate(model, (images, labels), draws=2).save("evaluation.json")
+        enresnet.evaluate(model, (images, labels), draws=2).save("evaluation.json", overwrite=True)
         results = load_results("evaluation.json")
         print(results, results["best"].natural.interval)
     """
@@ -117,10 +117,15 @@ def load_results(path: str | os.PathLike[str], *, section: str | None = None) ->
 
     Example::
 
-        enresnet.evaluate(model, (images, labels), draws=2).save("evaluation.json")
+        enresnet.evaluate(model, (images, labels), draws=2).save("evaluation.json", overwrite=True)
         print(load_results("evaluation.json"))
     """
     target = Path(path)
+    if target.is_file() and target.name != EVALUATION:
+        raise ValueError(
+            f"results are read from a folder's {EVALUATION}, found the file {target}; "
+            "Evaluation.load reads one of another name"
+        )
     record = Record(target.parent if target.name == EVALUATION and not target.is_dir() else target)
     names = record.names() if section is None else [section]
     sections = {name: record.section(name) for name in names}

@@ -1,4 +1,4 @@
-"""The grammar of model names: ``[enK_]BASE[+...]``.
+"""The grammar of model names: ``[enK_]BASE[+...]``; ``registry.py`` builds what they name.
 
 BASE is ``resnetD`` (D = 6n+2; 9n+2 for ``resnetD_bottleneck``) or ``wrnD_K`` (D = 6n+4, and the
 paper's ``wrn14_2``). ``enK_`` means K noise-injected networks and their average; without it the

@@ -95,7 +95,10 @@ def load_model(
             + (f": a run's network is in {inside}" if inside.is_file() else "")
         )
     if not target.is_file():
-        raise FileNotFoundError(f"no model at {target}")
+        raise FileNotFoundError(
+            f"no model at {target}; weights that come with the package are named NETWORK@DATA, as "
+            "enresnet.list_pretrained() lists them"
+        )
     try:
         with safe_open(target, framework="pt") as file:
             header = file.metadata() or {}

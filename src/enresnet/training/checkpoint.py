@@ -1,5 +1,6 @@
-"""All that resuming needs, in one safetensors file: written whole, checked when read.
+"""A checkpoint as a file: one safetensors file, written whole, checked when read.
 
+What it holds, :mod:`enresnet.training.state` says.
 ``last/step-00001234.safetensors`` holds the tensors, and in its header plain JSON and a SHA-256
 digest of both. The newest two are kept, so that a damaged one costs no more than one interval.
 Torch is imported only where tensors are read or written: listing runs needs none.

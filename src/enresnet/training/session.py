@@ -68,6 +68,11 @@ def train(
         model = run.load("best")
     """
     out = Path(out)
+    if not isinstance(config, RunConfig):
+        raise TypeError(
+            f"config must be a RunConfig, such as RunConfig('resnet8', 'digits', "
+            f"load_recipe('fast')); found {checks.brief(config)}"
+        )
     if checkpoint_every is not None:
         checks.number("checkpoint_every", checkpoint_every, low=0)
     if engine is None:
