@@ -157,7 +157,7 @@ def test_many_sigmas_are_drawn(tmp_path):
 def test_numbers_that_json_does_not_know_become_null(monkeypatch, tmp_path):
     from enresnet.cli import pde
 
-    monkeypatch.setattr(pde, "verify", lambda **_: [Check("check", math.nan, 1.0)])
+    monkeypatch.setattr(pde, "verify_solvers", lambda **_: [Check("check", math.nan, 1.0)])
     assert main(["pde", "verify", "--json", str(tmp_path / "v.json")]) == 1
     (check,) = json.loads((tmp_path / "v.json").read_text(), parse_constant=pytest.fail)
     assert check["found"] is None
@@ -201,7 +201,7 @@ def test_bad_input_ends_with_code_2(words, message, capsys):
 def test_a_failed_check_ends_with_code_1(found, code, monkeypatch, capsys, tmp_path):
     from enresnet.cli import pde
 
-    monkeypatch.setattr(pde, "verify", lambda seed: [Check(f"check {seed}", found, 1.0)])
+    monkeypatch.setattr(pde, "verify_solvers", lambda seed: [Check(f"check {seed}", found, 1.0)])
     assert main(["pde", "verify", "--out", str(tmp_path)]) == code
     assert ("FAILS" in capsys.readouterr().out) == bool(code)
 

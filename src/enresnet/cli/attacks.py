@@ -25,4 +25,4 @@ def command(*, json: Path | None = None) -> None:
         for attack in map(attacks.create_attack, attacks.list_attacks())
     ]
     write_json(json, rows)
-    print_table(rows, caption="Any number of steps may follow ifgsm, pgd and cw: pgd100, cw200.")
+    print_table(rows, caption="Another number of steps may follow: ifgsm7, pgd100, apgd50, cw200.")

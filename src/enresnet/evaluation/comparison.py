@@ -63,7 +63,7 @@ class _Kept:
         return SharedNoise(self.about.get("shared_variance", 0.0), self.about["draws"] - 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ComparisonTable:
     """Whether one model, or one way of training, is more accurate than another, by attack.
 
@@ -159,6 +159,8 @@ class ComparisonTable:
     def __str__(self) -> str:
         text = as_text(self.table(), title=self.title, caption=self.caption)
         return "\n".join([text, *self.remarks])
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         caption = " ".join([self.caption, *self.remarks])

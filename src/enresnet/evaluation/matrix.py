@@ -14,7 +14,7 @@ from enresnet.evaluation.rows import Row, with_interval
 OWN = "model"  # what the only model of an evaluation is called
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TransferMatrix:
     """The accuracy of each target under each attack on each oracle.
 
@@ -140,6 +140,8 @@ class TransferMatrix:
 
     def __str__(self) -> str:
         return "\n".join(as_text(self.table(a), caption=self._caption(a)) for a in self.attacks)
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         return "".join(as_html(self.table(a), caption=self._caption(a)) for a in self.attacks)

@@ -20,7 +20,7 @@ from enresnet.evaluation.rows import Row, accuracy_rows, detail_rows
 FILE, SCORES = "evaluation.json", "scores.safetensors"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """Accuracy on clean images, and under each attack by its name.
 
@@ -186,6 +186,8 @@ class Evaluation:
 
     def __str__(self) -> str:
         return as_text(self.table(), caption=self._caption())
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         return as_html(self.table(), caption=self._caption())

@@ -15,7 +15,7 @@ from enresnet.evaluation.results import EVALUATION, Record, Section
 from enresnet.evaluation.rows import Row
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Results:
     """Everything that was measured of a model, by section of its evaluation.json.
 
@@ -95,6 +95,8 @@ class Results:
             for title, rows in self.tables().items()
         ]
         return "\n".join([*tables, *self.outdated])
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         caption = " ".join([self.caption, *self.outdated])

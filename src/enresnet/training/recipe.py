@@ -68,7 +68,7 @@ class Recipe:
 
     objective: ObjectiveName = _field(
         "pgd",
-        "What is minimised: natural, pgd, trades, mart, n_fgsm, fgsm_rs, rslad or rslad_one_step.",
+        f"What is minimised: {', '.join(OBJECTIVE_NAMES[:-1])} or {OBJECTIVE_NAMES[-1]}.",
     )
     epochs: int = _field(200, "Passes over the training images.")
     batch_size: int = _field(128, "Images a step.")

@@ -54,7 +54,7 @@ class Point:
     high: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Diagnosis:
     """What speaks for and against a model's gradients: checks, and two curves.
 
@@ -132,6 +132,8 @@ class Diagnosis:
     def __str__(self) -> str:
         text = as_text(self.table(), caption=f"{self.images} images, {self.caption}")
         return "\n".join([text, *(check.warning for check in self.warnings)])
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         caption = " ".join([self.caption, *(check.warning for check in self.warnings)])
