@@ -13,7 +13,8 @@ from enresnet.attacks.determinism import ASKED
 from enresnet.attacks.strongest import search as strongest
 from enresnet.data import load_data
 from enresnet.evaluation import evaluate
-from enresnet.evaluation.measure import as_images, looks_deterministic
+from enresnet.evaluation.first_look import looks_deterministic
+from enresnet.evaluation.inputs import as_images
 from enresnet.evaluation.scoring import score
 from problems import Linear, random_problem, seeded
 

@@ -9,7 +9,7 @@ import enresnet
 from enresnet.attacks import FGSM
 from enresnet.cli import main
 from enresnet.data import load_data
-from enresnet.evaluation.measure import as_images
+from enresnet.evaluation.inputs import as_images
 from problems import SmallNet, random_problem
 
 PIXELS = torch.randint(256, (24, 3, 8, 8), dtype=torch.uint8)

@@ -14,7 +14,8 @@ from enresnet.attacks import FGSM, PGD
 from enresnet.cli import main
 from enresnet.evaluation import evaluate
 from enresnet.evaluation.journal import Journal, packed, unpacked
-from enresnet.evaluation.runner import Shard, own_streams
+from enresnet.evaluation.runner import Shard
+from enresnet.evaluation.seeding import own_streams
 from enresnet.models import create_model
 from enresnet.models.noise import streams_of
 from problems import SmallNet, random_problem, seeded
@@ -131,7 +132,7 @@ def test_two_that_share_the_work_find_the_same(tmp_path):
     for rank, expected in ((0, 5), (1, 2)):  # of nine, and of the four that are left
         calls = iter(range(10))
         with pytest.raises(ElsewhereError):
-            run(tmp_path / "j", share=Shard(rank, 2, never_there))
+            run(tmp_path / "j", shard=Shard(rank, 2, never_there))
         lines = (tmp_path / "j" / f"{rank}.jsonl").read_bytes().splitlines()
         assert len(lines) == expected
     assert facts(run(tmp_path / "j")) == whole
@@ -141,7 +142,7 @@ def test_nobody_goes_on_before_all_have_read(tmp_path, monkeypatch):
     """Or the first would remove the journal that the others still read."""
     whole, events, entries = facts(run(tmp_path / "j")), [], Journal.entries
     monkeypatch.setattr(Journal, "entries", lambda self: events.append("read") or entries(self))
-    shared = run(tmp_path / "j", share=Shard(0, 2, lambda: events.append("wait")))
+    shared = run(tmp_path / "j", shard=Shard(0, 2, lambda: events.append("wait")))
     assert facts(shared) == whole
     assert events[-2:] == ["read", "wait"]
 

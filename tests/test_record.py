@@ -5,7 +5,9 @@ import json
 import math
 import sys
 import types
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save
@@ -16,7 +18,8 @@ from enresnet.evaluation import evaluate
 from enresnet.evaluation.comparison import compare_records
 from enresnet.evaluation.model_identity import digest_of, identify
 from enresnet.evaluation.results import Record
-from enresnet.models import create_model
+from enresnet.models import Normalized, create_model
+from enresnet.training import Run
 from problems import SmallNet, random_problem, seeded
 
 IMAGES, LABELS = random_problem((40, 3, 8, 8))
@@ -266,47 +269,119 @@ class Opaque:
         return self.network(images)
 
 
+def usual_layers(activation=nn.ReLU, norm=nn.BatchNorm2d):
+    layers = [nn.Conv2d(3, 2, 3), norm(2, affine=True, track_running_stats=True), activation()]
+    net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 4))
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.fill_(0.5)
+    return net.eval()
+
+
+def digest(model):
+    return digest_of(model, SHAPE)
+
+
 class TestModelsAreToldApart:
+    @pytest.mark.parametrize("name", ["resnet20", "en1_resnet20", "en2_resnet20", "en5_resnet20"])
+    def test_recorded_results_are_still_recognised(self, name):
+        folder = Path(__file__).parent.parent / "results" / "cifar10" / name
+        recorded = json.loads((folder / "evaluation.json").read_text())["best"]["weights"]
+        network = Run.open(folder).load("best")
+        assert digest_of(network) == digest_of(network, (3, 32, 32)) == recorded
+
+    def test_so_are_those_of_networks_of_torchs_usual_layers(self):
+        assert digest_of(usual_layers()) == "ef45030ac10078d0"
+
+    def test_layers_that_show_nothing_of_themselves_must_answer(self):
+        """Weights and extra_repr of these are the same."""
+        found = [usual_layers(), usual_layers(nn.Tanh), usual_layers(nn.ReLU, nn.InstanceNorm2d)]
+        assert len({digest(network) for network in found}) == 3
+        with pytest.raises(ValueError, match="shape, C x H x W, must be given"):
+            digest_of(usual_layers(nn.Tanh))
+
     def test_plain_attributes_count(self):
-        assert digest_of(Scaled(1)) == digest_of(Scaled(1))
-        assert digest_of(Scaled(1)) != digest_of(Scaled(2))
-        assert digest_of(Scaled(1, note=[1, {"a": 2}])) != digest_of(Scaled(1, note=[1, {"a": 3}]))
-        assert digest_of(Scaled(1, note=torch.ones(2))) != digest_of(Scaled(1, note=torch.zeros(2)))
+        assert digest(Scaled(1)) == digest(Scaled(1))
+        assert digest(Scaled(1)) != digest(Scaled(2))
+        assert digest(Scaled(1, note="a")) != digest(Scaled(1, note="b"))
 
-    def test_functions_are_known_by_what_they_hold(self):
+    def test_training_mode_and_counts_of_batches_do_not(self):
+        network = Scaled(1).train()
+        assert digest(network) == digest(network.eval())
+
+    def test_functions_are_known_by_their_answers(self):
         one, two = SmallNet(seed=1).eval(), SmallNet(seed=2).eval()
-        assert digest_of(closure(one)) == digest_of(closure(SmallNet(seed=1).eval()))
-        assert digest_of(closure(one)) != digest_of(closure(two))
-        assert digest_of(closure(one)) != digest_of(closure(one, 2.0))
-        assert digest_of(functools.partial(by_global)) != digest_of(by_global)
+        assert digest(closure(one)) == digest(closure(SmallNet(seed=1).eval()))
+        assert digest(closure(one)) != digest(closure(two))
+        assert digest(closure(one)) != digest(closure(one, 2.0))
+        assert digest(closure(one)) != digest(closure(one, 1 + 1e-6))
+        assert digest(functools.partial(by_global)) != digest(by_global)
 
-    def test_functions_are_known_by_the_globals_they_name(self, monkeypatch):
-        before = digest_of(by_global)
+    def test_so_are_functions_inside_our_modules(self):
+        one, two = (closure(SmallNet(seed=seed).eval()) for seed in (1, 2))
+        assert digest(Normalized(one, 0.5, 0.5)) != digest(Normalized(two, 0.5, 0.5))
+
+    def test_a_hook_or_a_forward_of_its_own_must_answer(self):
+        before = digest(usual_layers())
+        hooked, changed = usual_layers(), usual_layers()
+        hooked[2].register_forward_hook(lambda *values: values[-1] + 1)
+        changed[2].forward = torch.tanh
+        assert len({before, digest(hooked), digest(changed)}) == 3
+
+    def test_globals_count_where_they_change_an_answer(self, monkeypatch):
+        before = digest(by_global)
         monkeypatch.setattr(sys.modules[__name__], "NETWORK", SmallNet(seed=5).eval())
-        assert digest_of(by_global) != before
+        assert digest(by_global) != before
 
-    def test_code_counts(self):
+    def test_code_counts_where_it_changes_an_answer(self):
         def module(body):
             made = types.ModuleType("made")
-            exec(f"def model(x):\n    return {body}", made.__dict__)
+            exec(f"def model(x):\n    x = x.flatten(1)[:, :4]\n    return {body}", made.__dict__)
             return made.model
 
-        assert digest_of(module("x + 1")) == digest_of(module("x + 1"))
-        assert digest_of(module("x + 1")) != digest_of(module("x - 1"))
-        assert digest_of(module("x + 1")) != digest_of(module("x + 2"))
+        assert digest(module("x + 1")) == digest(module("x + 1"))
+        assert digest(module("x + 1")) != digest(module("x - 1"))
+        assert digest(module("x + 1")) != digest(module("x + 2"))
 
     def test_what_cannot_be_seen_must_answer(self):
         one, two = (Opaque(SmallNet(seed=seed).eval()) for seed in (1, 2))
-        assert digest_of(one) == digest_of(two)
-        assert digest_of(one, SHAPE) != digest_of(two, SHAPE)
-        assert not identify(one, SHAPE).blind
-        assert identify(Opaque(SmallNet(noise=0.5)), SHAPE).blind
+        assert digest(one) != digest(two)
+        assert identify(one, SHAPE).certain
+        assert not identify(Opaque(SmallNet(noise=0.5)), SHAPE).certain
+
+    def test_noise_from_torchs_generators_is_fixed_for_the_question(self):
+        def noisy(scale):
+            return lambda images: images.flatten(1)[:, :4] + scale * torch.randn(len(images), 4)
+
+        state = torch.get_rng_state()
+        assert identify(noisy(1), SHAPE).certain
+        assert digest(noisy(1)) == digest(noisy(1)) != digest(noisy(2))
+        assert digest(closure(SmallNet(noise=0.5))) != digest(closure(SmallNet(noise=0.6)))
+        assert torch.equal(torch.get_rng_state(), state)
+
+    def test_other_noise_tells_nothing(self):
+        def noisy(images):
+            return torch.from_numpy(np.random.default_rng().random((len(images), 4)))
+
+        assert not identify(noisy, SHAPE).certain
 
     def test_noise_does_not_count_where_it_stands(self):
         network = create_model("en2_resnet8", num_classes=4, generator=seeded()).eval()
-        before = digest_of(closure(network)), digest_of(network)
+        before = digest(closure(network)), digest(network)
         network(torch.rand(2, 3, 16, 16))
-        assert (digest_of(closure(network)), digest_of(network)) == before
+        assert (digest(closure(network)), digest(network)) == before
+
+    def test_threads_do_not_count(self):
+        threads, network = torch.get_num_threads(), closure(SmallNet().eval())
+        try:
+            found = set()
+            for number in (1, 2):
+                torch.set_num_threads(number)
+                found.add(digest(network))
+                assert torch.get_num_threads() == number
+        finally:
+            torch.set_num_threads(threads)
+        assert len(found) == 1
 
     def test_a_journal_does_not_mix_two(self, tmp_path):
         options = {"seed": 0, "journal": tmp_path / "j"}

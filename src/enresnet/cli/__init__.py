@@ -7,7 +7,6 @@ command is asked for, and torch only when it has something to compute, so that h
 from __future__ import annotations
 
 import importlib
-import inspect
 import os
 import sys
 import warnings
@@ -64,15 +63,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         import tyro
 
-        from enresnet.cli.options import readable
+        from enresnet.cli.options import flattened, readable
 
-        command = importlib.import_module(f"enresnet.cli.{name}").command
+        command = flattened(importlib.import_module(f"enresnet.cli.{name}").command)
         readable(command)
         with _plain_warnings():
             code = tyro.cli(
                 command,
                 prog=f"enresnet {name}",
-                description=inspect.cleandoc(command.__doc__).partition("Args:")[0],
+                description=(command.__doc__ or "").partition("Args:")[0],
                 args=words[1:],
                 config=(tyro.conf.FlagCreatePairsOff,),
             )

@@ -6,116 +6,103 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from enresnet import attacks
+from enresnet import attacks, evaluation
+from enresnet.cli.output import Ratio, Targets
 from enresnet.common import checks
 from enresnet.common.text import brief
 
 if TYPE_CHECKING:
-    from enresnet.attacks import Attack
+    from enresnet.evaluation import ChosenAttack
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """An attack, and where its result belongs."""
+class AttackOptions:
+    """How strong the attacks of a command are.
 
-    name: str  # no other attack of this command has it
-    attack: Attack
-    radius: float  # in linf, of the section of results that it belongs to
-    entry: str  # its name there
-
-    @property
-    def eight_bit(self) -> tuple[str, str]:
-        """Its name and its name in the section, for its images rounded to 8 bits."""
-        name, entry = (word.partition(" at ") for word in (self.name, self.entry))
-        return "".join([f"{name[0]}_8bit", *name[1:]]), "".join([f"{entry[0]}_8bit", *entry[1:]])
-
-    @property
-    def file_name(self) -> str:
-        """Its name for a folder."""
-        return self.name.replace("/", "_").replace(" ", "-").replace(",", "")
-
-
-def choose(
-    names: Sequence[str],
-    *,
-    usual: float,
-    epsilon: Sequence[float],
-    epsilon_l2: Sequence[float] = (),
-    restarts: int | None = None,
-    targets: str | None = None,
-    **options: Any,
-) -> list[Chosen]:
-    """Return the attacks called ``names``: those in linf at each ``epsilon``, or at the ``usual``.
-
-    Those in l2 are at each ``epsilon_l2``, or at the radius that is theirs by default. What is
-    given for attacks that are not there is refused.
+    Args:
+        eot: Draws of the model's noise averaged in every gradient; 5 for a noisy model, else 1.
+        epsilon: Largest change of a pixel, or several, as in 2/255 4/255 8/255; by default the one
+            the run was trained against.
+        epsilon_l2: Length of the change that attacks in l2 may make, or several; 0.5 by default.
+        restarts: Random starts of pgd, apgd and noise, of which the worst counts; 1 by default.
+        targets: The classes that attacks named _targeted aim at: a random other class, the least
+            likely, the runner-up, or all others in turn.
     """
-    _check(names, epsilon, epsilon_l2, restarts, targets)
-    found: dict[str, Chosen] = {}
-    for name in names:
-        for radius in tuple(epsilon_l2 if "_l2" in name else epsilon) or (None,):
-            one = _one(name, radius, usual, len(epsilon) > 1, restarts, targets, options)
-            if one.name in found:
-                raise ValueError(f"--attacks must name every attack once, found {one.name} twice")
-            found[one.name] = one
-    return list(found.values())
 
+    eot: int | None = None
+    epsilon: tuple[Ratio, ...] = ()
+    epsilon_l2: tuple[Ratio, ...] = ()
+    restarts: int | None = None
+    targets: Targets | None = None
 
-def _one(
-    name: str,
-    radius: float | None,
-    usual: float,
-    several: bool,
-    restarts: int | None,
-    targets: str | None,
-    options: dict[str, Any],
-) -> Chosen:
-    if restarts is not None and _has_restarts(name):
-        options = {**options, "restarts": restarts}
-    options = {**options, "targets": targets}
-    if "_l2" not in name:
-        own = usual if radius is None else radius
-        attack = attacks.attack_at(name, own, **options)
-        name = attack.name  # it says which targets
-        return Chosen(f"{name} at {brief(own)}" if several else name, attack, own, name)
-    attack = attacks.attack_at(name, usual, epsilon_l2=radius, **options)
-    name = attack.name
-    if radius not in (None, attacks.DEFAULT_EPSILON["l2"]):
-        name += f" at {brief(radius)}"
-    return Chosen(name, attack, usual, name)
+    def check(self) -> None:
+        """Raise, before any work, unless gradients are averaged over at least one draw."""
+        if self.eot is not None:
+            checks.integer("eot", self.eot, low=1)
 
+    def choose(self, names: Sequence[str], *, usual: float, **options: Any) -> list[ChosenAttack]:
+        """Return the attacks called ``names``.
 
-def _check(
-    names: Sequence[str],
-    epsilon: Sequence[float],
-    epsilon_l2: Sequence[float],
-    restarts: int | None,
-    targets: str | None,
-) -> None:
-    """Raise where an option is for no attack, or does not say which it is for."""
-    l2 = [name for name in names if "_l2" in name]
-    if epsilon_l2 and not l2:
-        raise ValueError("--epsilon-l2 is for attacks in l2, such as pgd20_l2; none is named")
-    if epsilon and l2 and not epsilon_l2:
-        raise ValueError(
-            f"--epsilon is the radius in linf; {', '.join(l2)} has one in l2: give --epsilon-l2 "
-            "too, or leave --epsilon out"
-        )
-    for option, radii in (("epsilon", epsilon), ("epsilon-l2", epsilon_l2)):
-        if len(set(radii)) < len(radii):
-            shown = " ".join(map(brief, radii))
-            raise ValueError(f"--{option} must name every radius once, found {shown}")
-    if restarts is not None:
-        checks.integer("restarts", restarts, low=1)
-        if not any(map(_has_restarts, names)):
+        Those in linf are at each ``epsilon``, or at the ``usual``; those in l2 at each
+        ``epsilon_l2``, or at the radius that is theirs by default. What is given for attacks that
+        are not there is refused.
+        """
+        self._check(names)
+        found: dict[str, ChosenAttack] = {}
+        for name in names:
+            for radius in (self.epsilon_l2 if "_l2" in name else self.epsilon) or (None,):
+                one = self._one(name, radius, usual, {"eot": self.eot, **options})
+                if one.name in found:
+                    raise ValueError(
+                        f"--attacks must name every attack once, found {one.name} twice"
+                    )
+                found[one.name] = one
+        return list(found.values())
+
+    def _one(
+        self, name: str, radius: float | None, usual: float, options: dict[str, Any]
+    ) -> ChosenAttack:
+        if self.restarts is not None and _has_restarts(name):
+            options = {**options, "restarts": self.restarts}
+        options = {**options, "targets": self.targets}
+        if "_l2" not in name:
+            own = usual if radius is None else radius
+            attack = attacks.attack_at(name, own, **options)
+            entry = attack.name  # it says which targets
+            shown = f"{entry} at {brief(own)}" if len(self.epsilon) > 1 else entry
+            return evaluation.ChosenAttack(shown, attack, own, entry)
+        attack = attacks.attack_at(name, usual, epsilon_l2=radius, **options)
+        entry = attack.name
+        if radius not in (None, attacks.DEFAULT_EPSILON["l2"]):
+            entry += f" at {brief(radius)}"
+        return evaluation.ChosenAttack(entry, attack, usual, entry)
+
+    def _check(self, names: Sequence[str]) -> None:
+        """Raise where an option is for no attack, or does not say which it is for."""
+        l2 = [name for name in names if "_l2" in name]
+        if self.epsilon_l2 and not l2:
+            raise ValueError("--epsilon-l2 is for attacks in l2, such as pgd20_l2; none is named")
+        if self.epsilon and l2 and not self.epsilon_l2:
             raise ValueError(
-                "--restarts is for attacks with a random start: pgd, apgd and noise; none is named"
+                f"--epsilon is the radius in linf; {', '.join(l2)} has one in l2: give "
+                "--epsilon-l2 too, or leave --epsilon out"
             )
-    if targets is not None and not any("_targeted" in name for name in names):
-        raise ValueError(
-            f"--targets {targets} is for attacks that aim at a class; write --attacks with "
-            "_targeted behind a name, as in pgd20_targeted"
-        )
+        for option, radii in (("epsilon", self.epsilon), ("epsilon-l2", self.epsilon_l2)):
+            if len(set(radii)) < len(radii):
+                shown = " ".join(map(brief, radii))
+                raise ValueError(f"--{option} must name every radius once, found {shown}")
+        if self.restarts is not None:
+            checks.integer("restarts", self.restarts, low=1)
+            if not any(map(_has_restarts, names)):
+                raise ValueError(
+                    "--restarts is for attacks with a random start: pgd, apgd and noise; none is "
+                    "named"
+                )
+        if self.targets is not None and not any("_targeted" in name for name in names):
+            raise ValueError(
+                f"--targets {self.targets} is for attacks that aim at a class; write --attacks "
+                "with _targeted behind a name, as in pgd20_targeted"
+            )
 
 
 def _has_restarts(name: str) -> bool:

@@ -65,27 +65,23 @@ def command(
     check_outputs(json, picture=picture)
     if eot is not None:
         checks.integer("eot", eot, low=1)
-    subject = open_model(model, checkpoint=checkpoint, mean=mean, std=std)
-    journals = evaluation.Journals(subject.folder / JOURNAL, restart=restart)
-    name, images = subject.images(data)
-    with journals.resumable():
-        result = evaluation.diagnose(
-            subject.model,
-            images,
-            epsilon=subject.epsilon if epsilon is None else epsilon,
-            eot=eot or subject.usual_eot(images),
-            draws=draws,
-            limit=limit,
-            batch_size=batch_size,
+    source = open_model(model, checkpoint=checkpoint, mean=mean, std=std)
+    journals = evaluation.Journals(source.folder / JOURNAL, restart=restart)
+    name, images = source.images(data)
+    options = evaluation.EvaluationOptions(draws, batch_size, limit, seed, journals)
+    session = evaluation.Session.open(source.model, images, options)
+    with options.resumable():
+        result = evaluation.diagnose_session(
+            session,
+            epsilon=source.epsilon if epsilon is None else epsilon,
+            eot=eot,
             queries=queries,
             oracles={other: open_model(other).model for other in oracle},
             natural=None if natural is None else open_model(natural).model,
-            seed=seed,
-            journal=journals,
         )
     facts = {
-        "model": subject.name,
-        "weights": evaluation.digest_of(subject.model),
+        "model": source.name,
+        "weights": session.identity().digest,
         "images_of": name,
         "oracles": list(oracle),
         "natural": natural,
@@ -95,12 +91,12 @@ def command(
         "hardware": evaluation.hardware(),
     }
     write_json(json, {**facts, **result.to_json()})
-    title = f"{subject.name} on {name}, {result.images} test images"
+    title = f"{source.name} on {name}, {result.images} test images"
     caption = f"epsilon = {brief(result.epsilon)}, EOT over {result.eot}."
     if result.against_steps:
         if picture is None:
-            subject.folder.mkdir(parents=True, exist_ok=True)
-            picture = subject.folder / "diagnosis.png"
+            source.folder.mkdir(parents=True, exist_ok=True)
+            picture = source.folder / "diagnosis.png"
         write_picture(picture, report.diagnosis_figure(result, title))
         caption += f" The curves: {picture}"
     print_table(
@@ -111,7 +107,7 @@ def command(
         title=title,
         caption=caption,
     )
-    journals.remove()
+    session.finish()
     for check in result.warnings:
         print(f"warning: {check.name}? {check.figure}. {check.meaning}")
     return 1 if result.warnings else 0

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import enresnet.data
-from enresnet import evaluation, models
+from enresnet import models
 from enresnet.common import checks
 from enresnet.common.processes import first_process
 from enresnet.common.reading import safetensors_digest
@@ -97,10 +97,6 @@ class ModelSource:
         path = self.run.weights("best")
         digest = safetensors_digest(path)
         return None if digest is None else {"name": path.name, "sha256": digest}
-
-    def usual_eot(self, images: Images) -> int:
-        """Return how many draws a gradient needs: 1 for a model that answers twice the same."""
-        return evaluation.usual_eot(self.model, images)
 
     def section(self, epsilon: float, data: str) -> str:
         """Return the part of evaluation.json for results at this radius on these images."""

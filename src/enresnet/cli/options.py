@@ -1,4 +1,4 @@
-"""How options read in --help: an option that may be left out shows what it takes, not None."""
+"""Options of commands: shared ones, and how all of them read in --help."""
 
 from __future__ import annotations
 
@@ -13,6 +13,45 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import tyro
 
 _WORDS = {Path: "PATH", int: "INT", float: "NUMBER", str: "TEXT"}
+
+
+class Flat:
+    """Marks a dataclass whose fields are options of the command itself, where it stands."""
+
+
+def flattened(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a command with the fields of its flat dataclasses as options, in their places.
+
+    Tyro can leave out their prefix too, but shows them behind all other options. What the command's
+    docstring says of a field counts before what the dataclass's says.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups = {name: get_args(hint)[0] for name, hint in hints.items() if Flat in get_args(hint)}
+    text, parameters = inspect.cleandoc(command.__doc__ or ""), []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name not in groups:
+            parameters.append(parameter.replace(annotation=hints[name]))
+            continue
+        own = get_type_hints(groups[name], include_extras=True)
+        parameters += [
+            inspect.Parameter(f.name, parameter.kind, default=f.default, annotation=own[f.name])
+            for f in dataclasses.fields(groups[name])
+        ]
+        entries = _unwrapped(inspect.cleandoc(groups[name].__doc__)).partition("Args:\n")[2]
+        for entry in entries.splitlines():
+            known = f"\n{entry.partition(':')[0]}:" in text
+            text += "" if known else f"\n{entry}"
+
+    def flat(*values: Any, **named: Any) -> Any:
+        for name, kind in groups.items():
+            fields = [field.name for field in dataclasses.fields(kind)]
+            named[name] = kind(**{field: named.pop(field) for field in fields})
+        return command(*values, **named)
+
+    flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    flat.__annotations__ = {p.name: p.annotation for p in parameters}
+    flat.__doc__ = text
+    return flat
 
 
 def readable(command: Callable[..., Any]) -> None:

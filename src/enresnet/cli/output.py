@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from enresnet.common.files import atomic_write, writable
+from enresnet.common.tables import as_latex, as_markdown
 from enresnet.common.text import for_terminal
 from enresnet.training.recipe import ratio
 
@@ -47,6 +50,31 @@ def check_outputs(*files: Path | None, picture: Path | None = None) -> None:
             raise ValueError(f"{path} is named for two outputs: give each a file of its own")
     if picture is not None and picture.suffix.lower() not in PICTURES:
         raise ValueError(f"--picture must end in {', '.join(PICTURES)}, found {picture}")
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Files that a command also writes its result to.
+
+    Args:
+        json: Also write the result to this file.
+        markdown: Also write the table to this file.
+        latex: Also write the table to this file.
+    """
+
+    json: Path | None = None
+    markdown: Path | None = None
+    latex: Path | None = None
+
+    def check(self, picture: Path | None) -> None:
+        """Raise, before any work, unless all files that are named can be written."""
+        check_outputs(self.json, self.markdown, self.latex, picture=picture)
+
+    def write(self, values: Any, tables: Mapping[str, Sequence[Row]]) -> None:
+        """Write plain values as JSON, and tables by their captions."""
+        write_json(self.json, values)
+        for file, written in ((self.markdown, as_markdown), (self.latex, as_latex)):
+            write_text(file, "\n".join(written(rows, caption=c) for c, rows in tables.items()))
 
 
 def say(text: str, *, error: bool = False) -> None:

@@ -6,6 +6,8 @@ its figures are wrong. Our own networks are as they should be and are not asked.
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +15,10 @@ from torch import Tensor
 
 from enresnet.attacks.known_networks import our_network
 from enresnet.data import Images
+from enresnet.evaluation.matrix import OWN
+from enresnet.evaluation.result import Accuracy
 from enresnet.evaluation.scoring import drawn_logits
+from enresnet.evaluation.statistics import accuracy_interval
 from enresnet.models import Normalized
 from enresnet.models.interface import Model
 
@@ -122,3 +127,44 @@ def _normalisation(
         f"It expects normalised images: give enresnet.models.Normalized(model, mean=({means},), "
         f"std=({stds},)), on the command line {words}.",
     )
+
+
+def knows_nothing(natural: Accuracy, data: Images) -> bool:
+    """Return whether a model does no better than always naming the most frequent class.
+
+    Its robust accuracy would mean nothing. Of fewer than a hundred images nothing is said.
+    """
+    chance = float(torch.bincount(data.labels).max()) / len(data)
+    low, _ = accuracy_interval(natural.scores, 0.99)
+    return len(data) >= 100 and chance < 0.75 and low <= chance
+
+
+def warn_of_chance(name: str, natural: Accuracy, data: Images) -> None:
+    """Warn of a model that does no better on clean images than one that knows nothing."""
+    if knows_nothing(natural, data):
+        warnings.warn(
+            f"{_called(name)} classifies clean images at chance level "
+            f"({100 * natural.accuracy:.1f} %). Images are given in [0, 1]: does it expect them "
+            "otherwise, or normalise them twice? Are the classes in the same order as the labels?",
+            stacklevel=6,
+        )
+
+
+def warn_of_bad(name: str, found: Sequence[Accuracy]) -> None:
+    """Warn of a model whose predictions were not numbers."""
+    bad = sum(value.bad for value in found)
+    if bad:
+        total = sum(value.images * value.draws for value in found)
+        warnings.warn(
+            f"{_called(name)} gave NaN in {bad} of {total} predictions; they count as wrong",
+            stacklevel=6,
+        )
+
+
+def about(name: str, sentence: str) -> str:
+    """Return a sentence with the name of the model it is about, where there are several."""
+    return sentence if name == OWN else f"{name}: {sentence}"
+
+
+def _called(name: str) -> str:
+    return "the model" if name == OWN else name

@@ -3,5 +3,6 @@
 from enresnet.evaluation.masking.checks import MaskingCheck as MaskingCheck
 from enresnet.evaluation.masking.diagnosis import Diagnosis as Diagnosis
 from enresnet.evaluation.masking.diagnosis import diagnose as diagnose
+from enresnet.evaluation.masking.diagnosis import diagnose_session as diagnose_session
 
-__all__ = ["Diagnosis", "MaskingCheck", "diagnose"]
+__all__ = ["Diagnosis", "MaskingCheck", "diagnose", "diagnose_session"]

@@ -185,7 +185,7 @@ def slope(measured: Measurements) -> list[MaskingCheck]:
     """Check that the loss rises along its own gradient, from the clean image to half the radius."""
     rises, flat, count = 0, 0, len(measured.data)
     draws = 4 * measured.eot if measured.eot > 1 else 1
-    for images, labels in measured.data.batches(measured.options["batch_size"]):
+    for images, labels in measured.data.batches(measured.options.batch_size):
         with frozen(measured.model) as call:
 
             def loss(x: Tensor, labels: Tensor = labels) -> Tensor:

@@ -24,9 +24,11 @@ from enresnet.evaluation.journal import Journals
 from enresnet.evaluation.masking import checks as answers
 from enresnet.evaluation.masking.checks import MaskingCheck
 from enresnet.evaluation.masking.measurements import Measurements
-from enresnet.evaluation.measure import OWN, as_images, usual_eot, warn_of_chance
-from enresnet.evaluation.misuse import suspicions
+from enresnet.evaluation.matrix import OWN
+from enresnet.evaluation.misuse import suspicions, warn_of_chance
+from enresnet.evaluation.options import EvaluationOptions
 from enresnet.evaluation.result import Accuracy
+from enresnet.evaluation.session import Session
 from enresnet.models.interface import Model
 
 STEPS = (1, 2, 5, 10, 20, 50, 100)
@@ -53,7 +55,7 @@ class Diagnosis:
     epsilon: float
     eot: int
     draws: int
-    seed: int
+    seed: int | None
     data: str  # its fingerprint
 
     @property
@@ -84,26 +86,63 @@ def diagnose(
 ) -> Diagnosis:
     """Return what speaks for and against the gradients of ``model``.
 
-    ``oracles`` are other models whose adversarial images are tried on it; ``natural`` is the same
-    network trained without attacks, which no honest attack leaves standing. ``queries`` are the
-    steps of the black-box search. ``eot=None`` leaves the draws of a gradient to the model: 1 for
-    one that always answers the same, else 5. ``journal``, a folder, keeps results as they come, and
-    the same call goes on from there.
+    Args:
+        model: From images in [0, 1], N x C x H x W, to logits N x classes.
+        dataset: As for :func:`~enresnet.evaluation.evaluate`.
+        epsilon: Largest change of a pixel; 8/255 by default.
+        eot: Draws of the noise averaged in every gradient; None leaves them to the model: 1 for one
+            that always answers the same, else 5.
+        draws: Predictions that every image is scored over.
+        limit: Use only the first so many images; None for all.
+        batch_size: Images that meet the model at once.
+        queries: Steps of the search without gradients.
+        oracles: Other models, by name, whose adversarial images are tried on it.
+        natural: The same network trained without attacks, which no honest attack leaves standing.
+        seed: Fixes the attacks and the noise.
+        journal: A folder that keeps results as they come; the same call goes on from there.
+        progress: Whether to show progress; None shows it on a terminal and in a notebook.
+
+    Returns:
+        All checks, those that warn under ``.warnings``, and two curves.
+
+    Raises:
+        ValueError, TypeError: An argument is not what it should be, or the model does not fit the
+            data.
+
+    Example:
+        >>> enresnet.diagnose(model, (images, labels), limit=200).warnings
     """
+    book = journal if isinstance(journal, Journals | None) else Journals(journal)
+    options = EvaluationOptions(draws, batch_size, limit, seed, book, progress=progress)
+    session = Session.open(model, dataset, options)
+    with options.resumable():
+        return diagnose_session(
+            session, epsilon=epsilon, eot=eot, queries=queries, oracles=oracles, natural=natural
+        )
+
+
+def diagnose_session(
+    session: Session,
+    *,
+    epsilon: float | None = None,
+    eot: int | None = None,
+    queries: int = 300,
+    oracles: Mapping[str, Model] | None = None,
+    natural: Model | None = None,
+) -> Diagnosis:
+    """Return what speaks for and against the gradients of a session's model; see `diagnose`."""
     radius = check_epsilon(epsilon, "linf")
     if eot is not None:
         checks.integer("eot", eot, low=1)
-    if limit is not None:
-        checks.integer("limit", limit, low=2)
-    data = as_images(dataset).first(limit)
-    if eot is None:
-        eot = usual_eot(model, data)
-    book = journal if isinstance(journal, Journals | None) else Journals(journal)
-    measured = Measurements(model, data, radius, eot, draws, batch_size, seed, book)
+    if session.options.limit is not None:
+        checks.integer("limit", session.options.limit, low=2)
+    eot = session.usual_eot() if eot is None else eot
+    model, data = session.targets[OWN], session.data
+    measured = Measurements(session, radius, eot)
     oracles = oracles or {}
     odd = [MaskingCheck(s.name, s.figure, "warn", s.remedy) for s in suspicions(model, data)]
     stages = 5 + len(STEPS) + len(_radii(radius)) + len(oracles) + (natural is not None)
-    with progress_bar("diagnosing", stages, show=progress) as advance:
+    with progress_bar("diagnosing", stages, show=session.options.progress) as advance:
         measured.advance = advance
         try:
             one = measured.under(FGSM(epsilon=radius, eot=eot))
@@ -154,7 +193,7 @@ def _of(
         images=len(measured.data),
         epsilon=measured.epsilon,
         eot=measured.eot,
-        draws=measured.draws,
-        seed=measured.seed,
+        draws=measured.options.draws,
+        seed=measured.options.seed,
         data=measured.data.fingerprint(),
     )

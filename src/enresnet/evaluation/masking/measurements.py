@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from enresnet.attacks import IFGSM, PGD, Attack
 from enresnet.common.randomness import named_generator
-from enresnet.data import Images
 from enresnet.evaluation.journal import Journals
-from enresnet.evaluation.measure import transfer
+from enresnet.evaluation.matrix import OWN
 from enresnet.evaluation.result import Accuracy, Evaluation
+from enresnet.evaluation.session import Session
 from enresnet.models.interface import Model
 
 
 class Measurements:
-    """The model, the images, and what was measured already."""
+    """The model, the images, and what was measured already.
 
-    def __init__(
-        self,
-        model: Model,
-        data: Images,
-        epsilon: float,
-        eot: int,
-        draws: int,
-        batch_size: int,
-        seed: int,
-        journal: Journals | None,
-    ) -> None:
-        self.model, self.data, self.epsilon, self.eot = model, data, epsilon, eot
-        self._journal = journal
-        self.options: dict[str, Any] = {
-            "draws": draws,
-            "batch_size": batch_size,
-            "seed": seed,
-            "progress": False,
-        }
-        self.draws, self.seed = draws, seed
+    Args:
+        session: The model and the images.
+        epsilon: Largest change of a pixel.
+        eot: Draws of the noise averaged in every gradient.
+    """
+
+    def __init__(self, session: Session, epsilon: float, eot: int) -> None:
+        self.session, self.epsilon, self.eot = session, epsilon, eot
+        self.model, self.data, self.options = session.targets[OWN], session.data, session.options
         self.advance: Any = lambda _: None
         self.natural: Accuracy | None = None
         self._known: dict[str, Accuracy] = {}
@@ -52,14 +42,13 @@ class Measurements:
 
     def measured(self, oracle: Model, target: Model, attack: Attack) -> Evaluation:
         """Return what an attack on one model does to another."""
-        own = None
-        if self._journal is not None:
+        journal = self.options.journal
+        if isinstance(journal, Journals):
             # Two oracles may be alike in all that a header tells.
             place = (oracle is self.model, target is self.model, len(self._known))
-            own = self._journal.within(repr(place))
-        result = transfer(
-            oracle, target, self.data, [attack], journal=own, warn=False, **self.options
-        )
+            journal = journal.within(repr(place))
+        options = replace(self.options, journal=journal, warn=False, progress=False)
+        result = self.session.of(oracle, target, options).measure(attack).evaluation()
         if self.natural is None and target is self.model:
             self.natural = result.natural
         self.advance(1)
@@ -87,4 +76,5 @@ class Measurements:
 
     def generator(self, name: str) -> torch.Generator:
         """Return a stream for one purpose."""
-        return named_generator(self.seed, name)
+        assert self.options.seed is not None
+        return named_generator(self.options.seed, name)

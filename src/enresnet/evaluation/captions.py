@@ -1,0 +1,71 @@
+"""What stands below a table of accuracies: how far attacks went, and what the columns mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from enresnet.common.text import brief
+from enresnet.evaluation.result import Evaluation
+
+ONE_DRAW = (
+    "AutoAttack itself counts an image as lost that one draw of the noise got wrong: under "
+    "'claimed' stands its own figure, under 'accuracy' what fresh draws make of its images."
+)
+
+
+def evaluation_caption(
+    result: Evaluation,
+    *,
+    radii: Sequence[float],
+    eot: int,
+    attacked: dict[str, Any] | None = None,
+) -> str:
+    """Return the caption of an evaluation's table.
+
+    Args:
+        result: What was found.
+        radii: The radii in linf that the attacks were at.
+        eot: Draws of the noise averaged in every gradient.
+        attacked: The description of the adversarial set, where the images are one.
+    """
+    settings = [value.settings or {} for value in result.robust.values()]
+    caption = "In %, with 95 % intervals."
+    if result.robust:
+        caption = f"{caption[:-1]}; {_radius(settings, radii)}{_eot(result, settings, eot)}."
+    if attacked is not None:
+        caption += f" The images were attacked by {attacked['attack']} on {attacked['model']}."
+        caption += " What attacks them again may move as far once more." if result.robust else ""
+    if result.natural.draws > 1:
+        caption += (
+            f" Over {result.natural.draws} draws of the noise an image: accuracy is that of a "
+            f"single prediction, averaged that of the mean of {result.natural.draws}; always right "
+            "are images right in all draws, lost in k those wrong at least once in k."
+        )
+    if any("budget" in own for own in settings):
+        caption += " Gradients are those that an image took in the mean, of the budget it had."
+    if any(value.claimed is not None for value in result.robust.values()):
+        caption += f" {ONE_DRAW}"
+    return caption
+
+
+def details_caption(kept: object) -> str:
+    """Return the caption of the table of details, with the file that results are kept in."""
+    return (
+        "ECE: expected calibration error, in points; gradients and forward passes are those that "
+        f"the attack took, in the mean over images. Kept in {kept}"
+    )
+
+
+def _radius(settings: Sequence[dict[str, Any]], radii: Sequence[float]) -> str:
+    """Return how far the attacks might go; where there are several radii the names say so."""
+    l2 = sorted({own["epsilon"] for own in settings if own.get("norm") == "l2"})
+    linf = any(own.get("norm") != "l2" for own in settings)
+    words = [", ".join(map(brief, radii))] * linf
+    return "epsilon = " + " and ".join(words + [f"{', '.join(map(brief, l2))} in l2"] * bool(l2))
+
+
+def _eot(result: Evaluation, settings: Sequence[dict[str, Any]], eot: int) -> str:
+    """Return over how many draws gradients were averaged; AutoAttack has a number of its own."""
+    ours = f", EOT over {eot}" * any("eot" in own for own in settings)
+    return ours + ", AutoAttack's over 20" * ("autoattack_rand" in result.robust)

@@ -1,0 +1,115 @@
+"""What an evaluation is given, as it works with it: labelled images, and attacks with names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    RandomSampler,
+    SequentialSampler,
+    default_collate,
+)
+
+from enresnet.attacks import Attack
+from enresnet.attacks.inputs import check_classes, check_model_and_images
+from enresnet.attacks.registry import attack_at, told_apart
+from enresnet.data import DataSet, Images, from_dataset
+from enresnet.evaluation.result import NATURAL
+
+Attacks = str | Attack | Sequence[str | Attack] | Mapping[str, str | Attack]
+"""One attack or several, themselves or by name, or with the names that results are to have."""
+
+
+def as_images(dataset: Any) -> Images:
+    """Return labelled images from what holds them.
+
+    Args:
+        dataset: :class:`Images`; a pair of images N x C x H x W and class numbers, tensors or numpy
+            arrays, uint8 from 0 to 255 or floating point in [0, 1]; a ``DataLoader``; or any
+            dataset of image/label pairs.
+    """
+    if isinstance(dataset, Images):
+        return dataset
+    if isinstance(dataset, DataSet):
+        raise TypeError(
+            "dataset must be images to test on; found a DataSet of training, validation and test "
+            "images: hand over its .test"
+        )
+    if isinstance(dataset, DataLoader):
+        return _from_loader(dataset)
+    if isinstance(dataset, tuple | list) and len(dataset) == 2 and _is_array(dataset[0]):
+        images, labels = (_tensor(part) for part in dataset)
+        if len(images) == 0:
+            raise ValueError("dataset must hold at least one image, found none")
+        if images.dtype == torch.uint8:
+            check_classes("labels", labels, images)
+        else:
+            check_model_and_images(as_images, images, labels)
+        classes = tuple(str(number) for number in range(int(labels.max()) + 1))
+        return Images(images, labels.long(), classes)
+    return from_dataset(dataset)
+
+
+def _is_array(value: object) -> bool:
+    return isinstance(value, Tensor | np.ndarray)
+
+
+def _tensor(value: Any) -> Any:
+    """Return an array as a tensor; what is neither is left to the checks."""
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(np.ascontiguousarray(value.astype(value.dtype.newbyteorder("="))))
+    return torch.tensor(value) if isinstance(value, list) else value
+
+
+def _from_loader(loader: DataLoader[Any]) -> Images:
+    """Return the images that a loader gives, in the dataset's order where it gives all."""
+    plain = (SequentialSampler, RandomSampler)
+    own_batches = type(loader.batch_sampler) not in (BatchSampler, type(None))
+    whole = type(loader.sampler) in plain and len(loader.sampler) == len(loader.dataset)  # type: ignore[arg-type]
+    if whole and not own_batches and loader.collate_fn is default_collate and not loader.drop_last:
+        return from_dataset(loader.dataset)
+    images, labels = [], []
+    for batch in loader:
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            raise TypeError(
+                "dataset must be a DataLoader of batches of images and labels, found a "
+                f"{type(batch).__name__}"
+            )
+        images.append(batch[0])
+        labels.append(torch.as_tensor(batch[1]))
+    if not images:
+        raise ValueError("dataset must hold at least one image, found none")
+    return as_images((torch.cat(images), torch.cat(labels)))
+
+
+def named_attacks(attacks: Attacks, seed: int | None) -> dict[str, Attack]:
+    """Return the attacks by the names that their results get."""
+    if isinstance(attacks, str | Attack):
+        attacks = [attacks]
+    names = list(attacks) if isinstance(attacks, Mapping) else None
+    given = attacks.values() if isinstance(attacks, Mapping) else attacks
+    made = [attack_at(one, seed=seed) if isinstance(one, str) else one for one in given]
+    for attack in made:
+        if not isinstance(attack, Attack):
+            raise TypeError(
+                f"attacks must be names such as 'fgsm' or Attack objects such as FGSM(), found "
+                f"{attack!r}"
+            )
+        if attack.goal == "targeted" and attack.chosen_targets is None:
+            raise ValueError(
+                f"{attack.name} needs targets: an evaluation knows the labels alone, and towards "
+                f"those an attack helps the model; name it {attack.name}_random, _least_likely, "
+                "_runner_up or _all, or choose them by --targets or targets='random'"
+            )
+    if names is None:
+        return told_apart(made)
+    for name in names:
+        if not isinstance(name, str) or name in ("", NATURAL):
+            raise ValueError(f"attacks must be named by words other than {NATURAL}, found {name!r}")
+    return dict(zip(names, made, strict=True))
