@@ -3,8 +3,8 @@ r"""Any network with residual connections as a Feynman-Kac ensemble (Sec. 3.1).
 .. math:: x_{l+1} = x_l + F(x_l) \quad\longrightarrow\quad
           x_{l+1} = x_l + F(x_l) + a\,\mathrm{std}(x_l + F(x_l))\, N(0, I)
 
-A residual mapping is an addition in the ``forward`` of some module. Each module's own ``forward`` is
-traced by torch.fx, its children left whole, so that the names of all parameters stay. An addition
+A residual mapping is an addition in the ``forward`` of some module. torch.fx traces each module's
+own ``forward`` and leaves its children whole, so that all parameters keep their names. An addition
 counts if both terms depend on the images, have the same shape, and one of them, but for a linear
 map, is something that the other was computed from: the shortcut. A pass of example images tells.
 Noise becomes a module after the addition.
@@ -264,7 +264,7 @@ def _traced(module: nn.Module) -> fx.Graph:
     try:
         for mode in (True, False):
             module.training = mode  # its own flag alone: children are not followed
-            graphs.append(_Shallow().trace(module))
+            graphs.append(_own_graph(module))
     except Exception as error:  # anything may go wrong where a proxy stands for a tensor
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise _UntraceableError(f"its forward cannot be traced ({reason})") from error
@@ -275,9 +275,33 @@ def _traced(module: nn.Module) -> fx.Graph:
     return graphs[1]
 
 
+def _own_graph(module: nn.Module) -> fx.Graph:
+    """Trace a module; arguments that its ``forward`` only passes on, as in **kwargs, are left out."""
+    kind = type(module)
+    parameters = inspect.signature(kind.forward).parameters.values()
+    open_ended = [p for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if not open_ended:
+        return _Shallow().trace(module)
+    names = [p.name for p in parameters if p not in open_ended]
+    taken = ", ".join(
+        name if p.default is p.empty else f"{name}=None"
+        for name, p in zip(names, (p for p in parameters if p not in open_ended), strict=True)
+    )
+    given = ", ".join(f"{name}={name}" for name in names if name != "self")
+    scope: dict[str, Any] = {"original": kind.forward}
+    # torch.fx reads the names of arguments from a function's code, so there must be one.
+    exec(f"def forward({taken}): return original(self, {given})", scope)
+    module.__class__ = type(kind.__name__, (kind,), {"forward": scope["forward"]})
+    try:
+        return _Shallow().trace(module)
+    finally:
+        module.__class__ = kind
+
+
 def _may_add(module: nn.Module) -> bool:
-    """Return whether a module may have additions of its own: torch's own have none."""
-    return not type(module).__module__.startswith("torch.nn")
+    """Return whether a module may have additions of its own: torch's have none."""
+    kind = type(module)
+    return not kind.__module__.startswith("torch.nn") and kind is not NoiseInjection
 
 
 def _seems_to_add(module: nn.Module) -> bool:
