@@ -14,7 +14,7 @@ from multiprocessing import get_context
 
 import torch
 
-from enresnet.report.quickstart import NETWORKS
+from enresnet.report import NETWORKS
 from enresnet.training import RunConfig, Trainer, load_recipe
 
 RATES, SEEDS = (0.1, 0.2, 0.3, 0.45, 0.6, 1.0), range(3)

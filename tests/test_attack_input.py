@@ -16,7 +16,7 @@ from enresnet.attacks import (
     list_attacks,
 )
 from enresnet.attacks.registry import ATTACKS, AttackOptions
-from problems import SmallNet, every_attack, random_problem
+from problems import SmallNet, every_attack, random_problem, seeded
 
 IMAGES, LABELS = random_problem()
 
@@ -261,3 +261,14 @@ def test_unknown_names_list_the_known_ones(name):
 def test_another_epsilon_brings_its_step():
     assert IFGSM(epsilon=0.2).step_size == pytest.approx(0.05)
     assert IFGSM(epsilon=0.2, step_size=0.01).step_size == 0.01
+
+
+@pytest.mark.parametrize("option", ["epsilon", "step_size"])
+def test_lengths_that_float32_cannot_hold_are_refused(option):
+    with pytest.raises(ValueError, match=rf"{option} must be .*1e\+15, found 1e\+300"):
+        PGD(norm="l2", **{option: 1e300})
+    images, labels = random_problem((2, 3, 8, 8))
+    for norm in ("l2", "linf"):
+        lengths = {"epsilon": 1e15 if norm == "l2" else 1.0, "step_size": 1e15}
+        found = PGD(norm=norm, steps=2, generator=seeded(), **lengths)(SmallNet(), images, labels)
+        assert found.isfinite().all()

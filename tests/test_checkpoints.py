@@ -1,6 +1,5 @@
 """What a run folder holds, and going on from it."""
 
-import sys
 import time
 from dataclasses import replace
 
@@ -9,7 +8,14 @@ import torch
 from safetensors.torch import load_file
 
 from enresnet.training import Run, RunConfig, train
-from enresnet.training.checkpoint import checkpoints, newest_checkpoint, write_checkpoint
+from enresnet.training.checkpoint import (
+    checkpoints,
+    facts_of,
+    newest_checkpoint,
+    write_checkpoint,
+)
+from enresnet.training.events import Progress
+from enresnet.training.state import GuardState, Kept, NetworkState, SelectionState, TrainerState
 from processes import dead_process, newest
 from trainings import QUICK, StopAt, StopError, assert_same_weights
 
@@ -59,7 +65,7 @@ class TestCheckpoints:
     def test_a_folder_of_damaged_ones_is_not_overwritten(self, tmp_path):
         config = RunConfig(model="resnet8", data="digits", recipe=QUICK, limit=200)
         with pytest.raises(StopError):
-            train(config, tmp_path / "run", checkpoint_every=0, watchers=[StopAt(3)])
+            train(config, tmp_path / "run", checkpoint_every=0, callbacks=[StopAt(3)])
         for path in checkpoints(tmp_path / "run" / "last"):
             path.write_bytes(b"")
         with (
@@ -72,7 +78,9 @@ class TestCheckpoints:
         ("changes", "words"),
         [
             ({"progress": {"step": []}}, r"does not fit resnet8 .*step must be of type int"),
-            ({"progress": {"epoch": 2**40}}, r"does not fit resnet8 .*stands at step"),
+            ({"progress": {"step": 2**40}}, r"does not fit resnet8 .*stands at step"),
+            ({"progress": {"epoch": 2**40}}, r"does not fit resnet8 .*stands after"),
+            ({"progress": {"epoch": 1}}, r"does not fit resnet8 .*after 1 epochs and tells of 0"),
             ({"natural": "x"}, r"does not fit resnet8 .*the natural accuracy is 'x'"),
             ({"epochs": [{"epoch": 1}]}, r"does not fit resnet8 "),
             ({"selection": {"kept": None, "best": None, "validated": "x"}}, "the selection is"),
@@ -84,7 +92,7 @@ class TestCheckpoints:
     def test_a_whole_one_that_says_nonsense_is_refused(self, changes, words, tmp_path):
         config = RunConfig("resnet8", "digits", replace(QUICK, objective="natural"), limit=64)
         with pytest.raises(StopError):
-            train(config, tmp_path, checkpoint_every=0, watchers=[StopAt(2)])
+            train(config, tmp_path, checkpoint_every=0, callbacks=[StopAt(2)])
         tensors, facts, _ = newest_checkpoint(tmp_path / "last")
         for name, value in changes.items():
             facts[name] = {**facts[name], **value} if isinstance(value, dict) else value
@@ -96,10 +104,26 @@ class TestCheckpoints:
     def test_they_are_plain_tensors_and_json(self, tmp_path):
         config = RunConfig(model="en1_resnet8", data="digits", recipe=QUICK, limit=200)
         with pytest.raises(StopError):
-            train(config, tmp_path / "run", checkpoint_every=0, watchers=[StopAt(3)])
+            train(config, tmp_path / "run", checkpoint_every=0, callbacks=[StopAt(3)])
         path = newest(tmp_path / "run")
         names = {name.partition("/")[0] for name in load_file(path)}
         assert names == {"model", "momentum"}
+        known = "progress natural guard precision processes teacher epochs selection options run"
+        assert [*facts_of(path)] == [*known.split(), "native_loops", "saved"]
+
+    def test_their_names_on_disk_stay(self):
+        """A training that began with an earlier version goes on."""
+        one = torch.ones(1)
+        network = NetworkState({"a": one}, {"a": one}, {"a": one})
+        state = TrainerState(network, GuardState(0.5, network), one, Progress(), None, {}, 1, None)
+        selection = SelectionState(Kept(1, "why"), 1, one, 1)
+        parts = ["average/a", "model/a", "momentum/a"]
+        guarded = [f"guard/{name}" for name in parts]
+        assert sorted(state.tensors()) == sorted([*parts, *guarded, "weights"])
+        assert [*selection.tensors()] == ["selection/scores"]
+        assert selection.facts() == {"kept": [1, "why"], "best": 1, "validated": 1}
+        assert TrainerState.unpack(state.tensors(), state.facts()) == state
+        assert SelectionState.unpack(selection.tensors(), selection.facts()) == selection
 
 
 class TestRunFolder:
@@ -108,12 +132,12 @@ class TestRunFolder:
     def test_a_damaged_checkpoint_costs_one_interval(self, tmp_path):
         whole = train(self.config, tmp_path / "whole")
         with pytest.raises(StopError):
-            train(self.config, tmp_path / "run", checkpoint_every=0, watchers=[StopAt(5)])
+            train(self.config, tmp_path / "run", checkpoint_every=0, callbacks=[StopAt(5)])
         path = newest(tmp_path / "run")
         path.write_bytes(path.read_bytes()[:1000])
         seen = StopAt(0)
         with pytest.warns(UserWarning, match="is damaged"):
-            run = train(self.config, tmp_path / "run", watchers=[seen])
+            run = train(self.config, tmp_path / "run", callbacks=[seen])
         assert seen.resumed.startswith("resuming from step 3 ")
         assert_same_weights(run.folder, whole.folder)
         assert run.finished
@@ -140,7 +164,7 @@ class TestRunFolder:
                     Image.new("RGB", (8, 8), (number, 0, 0)).save(folder / f"{number}.png")
         config = RunConfig(model="resnet8", data=str(tmp_path / "images"), recipe=QUICK, size=8)
         with pytest.raises(StopError):
-            train(config, tmp_path / "run", checkpoint_every=0, watchers=[StopAt(1)])
+            train(config, tmp_path / "run", checkpoint_every=0, callbacks=[StopAt(1)])
         Image.new("RGB", (8, 8), (0, 9, 0)).save(tmp_path / "images" / "train" / "cat" / "0.png")
         with pytest.raises(FileExistsError, match="is a run on other images than those now in"):
             train(config, tmp_path / "run")
@@ -162,8 +186,7 @@ class TestRunFolder:
         assert not leftover.exists()
 
     def test_a_run_is_finished_only_when_its_picture_is_drawn(self, tmp_path, monkeypatch):
-        watcher = sys.modules["enresnet.training.callbacks"]
-        monkeypatch.setattr(watcher.Picture, "_draw", lambda _: 1 / 0)
+        monkeypatch.setattr("enresnet.training.callbacks.Picture._draw", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             train(self.config, tmp_path / "run", checkpoint_every=0)
         monkeypatch.undo()
@@ -178,7 +201,7 @@ class TestRunFolder:
             raise StopError
 
         with pytest.raises(StopError):
-            train(self.config, tmp_path / "run", watchers=[StopAt(2, second)])
+            train(self.config, tmp_path / "run", callbacks=[StopAt(2, second)])
         assert not Run.open(tmp_path / "run").running
 
     def test_checkpoints_are_as_seldom_as_they_are_dear(self, tmp_path, monkeypatch):
@@ -189,8 +212,7 @@ class TestRunFolder:
             time.sleep(0.3)
             return write_checkpoint(*arguments)
 
-        module = sys.modules["enresnet.training.session"]  # the package's name is the function
-        monkeypatch.setattr(module, "write_checkpoint", slow)
-        monkeypatch.setattr(module, "SHORTEST", 0.0)
+        monkeypatch.setattr("enresnet.training.state.write_checkpoint", slow)
+        monkeypatch.setattr("enresnet.training.keeper.SHORTEST", 0.0)
         train(self.config, tmp_path / "run")
         assert len(written) == 1  # a second would have had to wait for thirty seconds

@@ -19,6 +19,7 @@ import torch
 from PIL import Image
 
 from enresnet.data import cifar, download, load_data
+from enresnet.data.archive import read_archive
 
 RNG = np.random.default_rng(0)
 
@@ -250,7 +251,7 @@ def test_pickles_that_attack_the_interpreter_are_refused(tmp_path, content):
     """In a process of its own: what gets through may crash it."""
     (tmp_path / "evil").write_bytes(content)
     program = (
-        "import sys; from pathlib import Path; from enresnet.data.download import read_pickle\n"
+        "import sys; from pathlib import Path; from enresnet.data.plain_pickle import read_pickle\n"
         "try:\n    value = read_pickle(Path(sys.argv[1]).read_bytes(), 'evil')\n"
         "    print(repr(value))\nexcept ValueError as error:\n    print(error)"
     )
@@ -460,7 +461,7 @@ def test_archives_that_claim_too_much_are_refused(tmp_path, content, words):
     path = tmp_path / "x.tar.gz"
     path.write_bytes(gzip.compress(content))
     with pytest.raises(ValueError, match=f"x.tar.gz is refused: .*{words}"):
-        download.read_archive(path, ["w"])
+        read_archive(path, ["w"])
 
 
 @pytest.mark.parametrize("packing", ["w", "w:gz", "w:bz2", "w:xz"])
@@ -472,4 +473,4 @@ def test_archives_of_every_kind_are_read(tmp_path, packing, form):
             member = tarfile.TarInfo(name)
             member.size, member.mtime = len(content), 1.5
             archive.addfile(member, io.BytesIO(content))
-    assert download.read_archive(tmp_path / "x", ["wanted"]) == {"wanted": content}
+    assert read_archive(tmp_path / "x", ["wanted"]) == {"wanted": content}

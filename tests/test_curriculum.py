@@ -112,7 +112,7 @@ def test_a_training_goes_on_where_it_was():
             if epoch.epoch == stop:
                 break
         second = training(recipe)
-        second.restore(first.tensors(), first.facts())
+        second.restore(first.state)
         list(second.epochs())
-        for name, value in whole.tensors().items():
-            assert torch.equal(value, second.tensors()[name]), (stop, name)
+        for name, value in whole.state.tensors().items():
+            assert torch.equal(value, second.state.tensors()[name]), (stop, name)

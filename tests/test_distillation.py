@@ -109,7 +109,7 @@ def test_a_killed_distillation_ends_as_an_uninterrupted_one(teacher, tmp_path):
     config = RunConfig("resnet8", "digits", recipe(teacher), limit=200)
     train(config, tmp_path / "whole")
     with pytest.raises(StopError):
-        train(config, tmp_path / "cut", checkpoint_every=0, watchers=[StopAt(7)])
+        train(config, tmp_path / "cut", checkpoint_every=0, callbacks=[StopAt(7)])
     train(config, tmp_path / "cut")
     assert_same_weights(tmp_path / "whole", tmp_path / "cut")
 
@@ -119,7 +119,7 @@ def test_another_teacher_is_noticed(teacher, tmp_path):
     changed = replace(recipe(teacher), teacher=str(tmp_path / "t.safetensors"))
     config = RunConfig("resnet8", "digits", changed, limit=200)
     with pytest.raises(StopError):
-        train(config, tmp_path / "run", checkpoint_every=0, watchers=[StopAt(3)])
+        train(config, tmp_path / "run", checkpoint_every=0, callbacks=[StopAt(3)])
     other = create_model("resnet8", in_channels=1, generator=seeded(5))
     save_model(other, tmp_path / "t.safetensors")
     with pytest.raises(ValueError, match="answers otherwise than when the run began"):

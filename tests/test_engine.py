@@ -5,6 +5,7 @@ import random
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ import torch
 from enresnet.data import DataSet, Images, load_data
 from enresnet.models import create_model
 from enresnet.training import Engine, Run, RunConfig, Trainer, load_recipe
-from enresnet.training.batches import share_of, step_rows
+from enresnet.training.engine import step_rows
+from enresnet.training.state import TrainerState
 from problems import seeded
 from processes import LINE, finish, kill, newest, start, wait_for
 from trainings import QUICK, TRAIN, assert_same_weights
@@ -41,19 +43,20 @@ def test_a_trainer_put_back_goes_on_bit_for_bit(name, digits):
     states = {}
 
     def remember(_):
-        tensors = {name: tensor.clone() for name, tensor in whole.tensors().items()}
-        states[whole.steps_done] = (tensors, json.loads(json.dumps(whole.facts())))
+        tensors = {name: tensor.clone() for name, tensor in whole.state.tensors().items()}
+        facts = json.loads(json.dumps(whole.state.facts()))
+        states[whole.steps_done] = TrainerState.unpack(tensors, facts)
 
     epochs = list(whole.epochs(remember))
     for step in (3, whole.steps, whole.steps + 1, whole.steps * recipe.epochs):
         again = Trainer(kind.create_model(digits), digits, recipe)
-        again.restore(*states[step])
+        again.restore(states[step])
         rest = list(again.epochs())
         for before, after in zip(epochs[-len(rest) :], rest, strict=True):
             assert replace(before, seconds=0, images_per_second=0) == replace(
                 after, seconds=0, images_per_second=0
             )
-        torch.testing.assert_close(again.tensors(), whole.tensors(), rtol=0, atol=0)
+        torch.testing.assert_close(again.state.tensors(), whole.state.tensors(), rtol=0, atol=0)
         torch.testing.assert_close(
             again.result.state_dict(), whole.result.state_dict(), rtol=0, atol=0
         )
@@ -64,7 +67,7 @@ def test_a_collapse_is_remembered(digits):
     trainer = Trainer(create_model("resnet8", in_channels=1), digits, recipe)
     trainer._go_on_with_pgd()
     again = Trainer(create_model("resnet8", in_channels=1), digits, recipe)
-    again.restore({k: v.clone() for k, v in trainer.tensors().items()}, trainer.facts())
+    again.restore(trainer.state)
     assert again.objective.recipe.objective == "pgd"
     assert again.objective.recipe.steps == 2
 
@@ -127,8 +130,8 @@ def test_every_image_once_an_epoch_whatever_the_number_of_processes():
         for rows in step_rows(count, size * processes, processes):
             here = list(range(count))[rows]
             for rank in range(processes):
-                engine = type("Two", (), {"processes": processes, "rank": rank})
-                own = here[share_of(len(here), engine)]
+                engine = SimpleNamespace(processes=processes, rank=rank)
+                own = here[Engine.share_of(engine, len(here))]
                 assert own
                 seen += own
         assert seen == list(range(count))
@@ -159,6 +162,6 @@ def test_more_processes_than_images_are_refused(digits):
 
 def test_another_number_of_processes_is_refused(digits):
     trainer = Trainer(create_model("resnet8", in_channels=1), digits, QUICK)
-    facts = {**trainer.facts(), "processes": 2}
+    state = replace(trainer.state, processes=2)
     with pytest.raises(ValueError, match="trained by 2 processes and cannot go on with 1"):
-        trainer.restore(trainer.tensors(), facts)
+        trainer.restore(state)

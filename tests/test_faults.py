@@ -56,7 +56,7 @@ class TestFaults:
         monkeypatch.setattr(files_module.os, "fsync", real)
         assert not list((tmp_path / "run").rglob("*.tmp"))
         seen = StopAt(0)
-        train(self.config, tmp_path / "run", watchers=[seen])
+        train(self.config, tmp_path / "run", callbacks=[seen])
         assert seen.resumed.startswith("resuming from step 2 ")
 
     def test_a_file_that_may_not_grow(self, tmp_path):
@@ -89,21 +89,21 @@ class TestFaults:
     def test_a_loss_that_is_not_finite(self, tmp_path):
         def spoil():
             with torch.no_grad():
-                watcher.trainer.model.classifier.weight.fill_(torch.nan)
+                callback.trainer.model.classifier.weight.fill_(torch.nan)
 
-        watcher = StopAt(3, spoil)
+        callback = StopAt(3, spoil)
         with pytest.raises(FloatingPointError, match="no longer finite after step 3.*step 2 is"):
-            train(self.config, tmp_path / "run", checkpoint_every=0, watchers=[watcher])
+            train(self.config, tmp_path / "run", checkpoint_every=0, callbacks=[callback])
         _, facts, _ = newest_checkpoint(tmp_path / "run" / "last")
         assert facts["progress"]["step"] == 2
-        watcher = StopAt(3, spoil)
+        callback = StopAt(3, spoil)
         with (
             pytest.warns(UserWarning, match="gradient was not finite"),
             pytest.raises(
                 FloatingPointError, match="the loss became nan in epoch 1, step 4; .*step 2 is kept"
             ),
         ):
-            train(self.config, tmp_path / "run", checkpoint_every=60, watchers=[watcher])
+            train(self.config, tmp_path / "run", checkpoint_every=60, callbacks=[callback])
 
     def test_a_class_without_images(self, tmp_path):
         config = replace(self.config, limit=8)
@@ -136,7 +136,7 @@ class TestFaults:
                 self.config,
                 tmp_path / "run",
                 checkpoint_every=0,
-                watchers=[StopAt(2, burst)],
+                callbacks=[StopAt(2, burst)],
             )
 
     def test_hardware_that_is_not_there(self):
@@ -165,7 +165,7 @@ class TestInterruption:
         with pytest.raises(
             InterruptedTrainingError, match="step [34] is kept.*enresnet resume"
         ) as e:
-            train(self.config, tmp_path / "run", watchers=[ask])
+            train(self.config, tmp_path / "run", callbacks=[ask])
         assert e.value.exit_code == 128 + number
         assert signal.getsignal(number) is before
         _, facts, _ = newest_checkpoint(tmp_path / "run" / "last")
@@ -184,7 +184,7 @@ class TestInterruption:
             train(self.config, tmp_path / "run", checkpoint_every=0)
         monkeypatch.undo()
         seen = StopAt(0)
-        train(self.config, tmp_path / "run", watchers=[seen])
+        train(self.config, tmp_path / "run", callbacks=[seen])
         assert "(epoch 1, step 6 of 6)" in seen.resumed
 
     def test_the_command_line(self, tmp_path):
@@ -203,15 +203,15 @@ class TestTensorBoard:
 
     def begun(self, tmp_path):
         run = SimpleNamespace(folder=tmp_path)
-        watcher = TensorBoard()
-        watcher.begin(run, SimpleNamespace(steps_done=20), [], "")
-        return watcher
+        callback = TensorBoard()
+        callback.begin(run, SimpleNamespace(steps_done=20), [], "")
+        return callback
 
     def test_what_it_reads(self, tmp_path):
         from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-        watcher = self.begun(tmp_path)
-        watcher.step(self.step)
+        callback = self.begun(tmp_path)
+        callback.step(self.step)
         (path,) = (tmp_path / "tensorboard").iterdir()
         first, start, *events = EventFileLoader(str(path)).Load()  # while it is written
         assert first.file_version == "brain.Event:2"
@@ -221,24 +221,24 @@ class TestTensorBoard:
             "natural",
             "learning_rate",
         }
-        watcher.end()
+        callback.end()
 
     def test_what_it_cannot_write_ends_nothing(self, tmp_path):
         (tmp_path / "tensorboard").write_text("in the way")
         with pytest.warns(UserWarning, match="nothing more is written for TensorBoard"):
-            watcher = self.begun(tmp_path)
-        watcher.step(self.step)
-        watcher.end()
+            callback = self.begun(tmp_path)
+        callback.step(self.step)
+        callback.end()
 
     def test_a_disk_that_fails(self, tmp_path, monkeypatch):
-        watcher = self.begun(tmp_path)
+        callback = self.begun(tmp_path)
         broken = SimpleNamespace(write=self.fail, close=lambda: None)
-        watcher._file.close()
-        monkeypatch.setattr(watcher, "_file", broken)
+        callback._file.close()
+        monkeypatch.setattr(callback, "_file", broken)
         with pytest.warns(UserWarning, match="Input/output error"):
-            watcher.step(self.step)
-        watcher.step(self.step)
-        watcher.end()
+            callback.step(self.step)
+        callback.step(self.step)
+        callback.end()
 
     @staticmethod
     def fail(_):
@@ -253,7 +253,7 @@ class TestWatching:
         assert list((run.folder / "tensorboard").iterdir())
         assert {"train_natural", "train_robust"} <= set(run.metrics()[0])
         with pytest.raises(StopError):
-            train(config, tmp_path / "runs" / "b", watchers=[StopAt(7)], checkpoint_every=0)
+            train(config, tmp_path / "runs" / "b", callbacks=[StopAt(7)], checkpoint_every=0)
         (tmp_path / "runs" / "c").mkdir()
         (tmp_path / "runs" / "c" / "config.yaml").write_text("modle: x")
         (tmp_path / "runs" / "d").mkdir()

@@ -8,8 +8,16 @@ import threading
 
 import pytest
 
+from enresnet import native
 from enresnet.common import files
-from enresnet.common.files import atomic_write, is_leftover, is_temporary, temporary_path, writable
+from enresnet.common.files import (
+    atomic_write,
+    is_leftover,
+    is_temporary,
+    temporary_path,
+    user_cache,
+    writable,
+)
 from enresnet.data import download, load_data
 from enresnet.evaluation.journal import Journal, remove_journal
 from enresnet.training import Run, RunConfig
@@ -185,3 +193,26 @@ class TestLeftovers:
         with pytest.raises(ValueError, match="truncated or altered"):
             load_data("cifar10")
         assert [path.name for path in tmp_path.iterdir()] == ["cifar10.safetensors"]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="where Linux keeps caches")
+class TestCache:
+    @pytest.fixture(autouse=True)
+    def home(self, tmp_path, monkeypatch):
+        for name in ("ENRESNET_DATA", "XDG_CACHE_HOME"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("HOME", str(tmp_path))
+
+    def test_it_is_in_the_home_of_the_user(self, tmp_path):
+        assert user_cache() == download.cache_folder() == tmp_path / ".cache" / "enresnet"
+
+    def test_or_where_the_desktop_says(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
+        assert user_cache() == download.cache_folder() == tmp_path / "elsewhere" / "enresnet"
+
+    def test_data_may_have_a_folder_of_its_own(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
+        monkeypatch.setenv("ENRESNET_DATA", "~/data")
+        assert download.cache_folder() == tmp_path / "data"
+        assert native._folder() == (user_cache() / f"native-{os.geteuid()}", True)
+        assert stat.S_IMODE((user_cache() / f"native-{os.geteuid()}").stat().st_mode) == 0o700

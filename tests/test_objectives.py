@@ -13,7 +13,7 @@ from enresnet.data import load_data
 from enresnet.models import create_model
 from enresnet.training import Trainer, load_recipe, recipe
 from enresnet.training.objectives import OBJECTIVES
-from enresnet.training.schedule import one_cycle_rate
+from enresnet.training.recipe import one_cycle_rate
 from problems import Linear, assert_same_state, seeded, seeds_of, snapshot
 from trainings import IMAGES, LABELS, RECIPE, TAUGHT, objective, quiet_net
 
@@ -21,6 +21,8 @@ from trainings import IMAGES, LABELS, RECIPE, TAUGHT, objective, quiet_net
 def test_recipes_know_the_objectives_and_which_of_them_have_a_teacher():
     assert tuple(OBJECTIVES) == recipe.OBJECTIVE_NAMES
     assert tuple(TAUGHT) == recipe.TAUGHT
+    one_step = tuple(name for name, kind in OBJECTIVES.items() if kind.one_step)
+    assert one_step == recipe.ONE_STEP
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -190,7 +192,7 @@ def test_momentum_can_be_forgotten_every_epoch():
         trainer = Trainer(model, data, replace(recipe, reset_momentum=reset, weight_decay=0.0))
 
         def check(step, trainer=trainer, model=model, reset=reset):
-            momentum = trainer.tensors()["momentum/stem.weight"]
+            momentum = trainer.state.tensors()["momentum/stem.weight"]
             forgotten = torch.equal(momentum, model.stem.weight.grad)
             assert forgotten == (reset or step.epoch == 1)
 

@@ -8,19 +8,17 @@ import torch
 
 from enresnet.cli import main
 from enresnet.common.randomness import named_generator
-from enresnet.pde import verify as verification
-from enresnet.pde.classifier import (
-    HALF_WIDTH,
+from enresnet.paper import verify as verification
+from enresnet.paper.classifier import (
     OnImages,
     exhaustive_accuracy,
     spectral_surface,
     study_classifier,
     to_images,
-    two_dimensional,
 )
-from enresnet.pde.flow import Flow, train
+from enresnet.pde.flow import HALF_WIDTH, Flow, train, two_dimensional
 from enresnet.pde.grid import Grid
-from enresnet.pde.verify import Check
+from enresnet.report.findings import Check
 
 
 @pytest.mark.parametrize("name", ["moons", "spirals"])

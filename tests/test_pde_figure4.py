@@ -5,14 +5,15 @@ import math
 import pytest
 import torch
 
-from enresnet.pde import Grid, feynman_kac, solve_rough
-from enresnet.pde.figure4 import (
+from enresnet.paper.figure4 import (
     draw_problem,
     figure4,
     level_distance,
     plain_spectral,
     spectrum,
 )
+from enresnet.paper.verify import along_characteristics
+from enresnet.pde import Grid, feynman_kac, solve_rough
 from enresnet.pde.grid import overshoot
 from enresnet.pde.semi_lagrangian import (
     SMOOTH_FACTOR,
@@ -22,7 +23,6 @@ from enresnet.pde.semi_lagrangian import (
     diffusion_times,
     refinement,
 )
-from enresnet.pde.verify import along_characteristics
 
 
 @pytest.mark.parametrize("sigma", [0.0, 0.1])

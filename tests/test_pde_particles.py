@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from enresnet.common.randomness import named_generator
+from enresnet.paper.studies import study_multilevel, study_particles
 from enresnet.pde import Sampler, feynman_kac, multilevel
 from enresnet.pde.characteristics import euler, study_characteristics
 from enresnet.pde.depth_levels import coupled, deepened, study_depths
 from enresnet.pde.flow import Flow
 from enresnet.pde.particles import METHODS, _bridge, euler_maruyama
-from enresnet.pde.studies import study_multilevel, study_particles, terminal, velocity
+from enresnet.pde.smooth_problem import terminal, velocity
 
 POINT = torch.tensor([[0.3, -0.2]], dtype=torch.float64)
 

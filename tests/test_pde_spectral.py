@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 
+from enresnet.paper.figure4 import plain_spectral
 from enresnet.pde import Grid, largest_stable_step, solve_backward, solve_forward
 from enresnet.pde.exact import constant_velocity, heat_kernel, manufactured, rotation
-from enresnet.pde.figure4 import plain_spectral
 from enresnet.pde.particles import slope
-from enresnet.pde.studies import terminal, velocity
-from enresnet.pde.verify import Check
+from enresnet.pde.smooth_problem import terminal, velocity
+from enresnet.report.findings import Check
 
 
 @pytest.mark.parametrize("dimensions", [1, 2, 3])

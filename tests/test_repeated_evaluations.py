@@ -3,6 +3,7 @@
 import functools
 import json
 import multiprocessing
+import os
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import torch
 
 from enresnet.attacks import FGSM, IFGSM, PGD
 from enresnet.cli import main
+from enresnet.common.files import temporary_path
 from enresnet.evaluation import evaluate, transfer_matrix
 from enresnet.evaluation.journal import Journals
 from enresnet.evaluation.results import Record
@@ -75,6 +77,56 @@ def accuracies(section="best"):
     found = sections()[section]
     entries = {"natural": found["natural"], **found["robust"]}
     return {name: (entry["accuracy"], entry["images"]) for name, entry in entries.items()}
+
+
+class TestLeftBehind:
+    """A process that dies while it removes its journal has recorded its results already."""
+
+    def left(self, monkeypatch, *words):
+        """Evaluate, and die before the journal is gone."""
+
+        def died(_):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr("enresnet.evaluation.journal.remove_journal", died)
+            assert run(*words) == 130
+        assert JOURNAL.is_dir()
+        assert set(sections()["best"]["robust"]) == {w for w in words if not w.startswith("--")}
+
+    def test_the_same_command_removes_it(self, monkeypatch, done):
+        self.left(monkeypatch, "--attacks", "fgsm")
+        done.clear()
+        assert run("--attacks", "fgsm") == 0
+        assert not done
+        assert not JOURNAL.exists()
+
+    def test_one_of_what_was_new_then_goes_too(self, monkeypatch, done):
+        assert run("--attacks", "fgsm") == 0
+        self.left(monkeypatch, "--attacks", "fgsm", "pgd2")
+        done.clear()
+        assert run("--attacks", "fgsm", "pgd2") == 0
+        assert not done
+        assert not JOURNAL.exists()
+
+    def test_what_a_dead_process_was_removing_goes(self):
+        dead = subprocess.Popen([sys.executable, "-c", ""])
+        dead.wait()
+        mine = temporary_path(JOURNAL / "0123456789ab")
+        half = mine.with_name(mine.name.replace(f".{os.getpid()}.", f".{dead.pid}."))
+        half.mkdir(parents=True)
+        (half / "0.jsonl").write_text("")
+        assert run("--attacks", "fgsm") == 0
+        assert not JOURNAL.exists()
+
+    def test_others_stay(self, monkeypatch, done, capsys):
+        done.limit = 4
+        assert run("--attacks", "fgsm", "--seed", "5") == 130
+        done.limit = 10**9
+        self.left(monkeypatch, "--attacks", "fgsm")
+        assert run("--attacks", "fgsm") == 0
+        assert len(list(JOURNAL.iterdir())) == 1  # that of the other seed
+        assert "is not finished" in capsys.readouterr().err
 
 
 class TestAbandoned:

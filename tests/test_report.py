@@ -11,10 +11,12 @@ import torch
 from enresnet.cli import main
 from enresnet.common.plotting import as_png
 from enresnet.evaluation import paired_difference
-from enresnet.report import quickstart_page, run_quickstart
+from enresnet.paper import run_quickstart
+from enresnet.paper.quickstart import SHOWN
+from enresnet.report import quickstart_page
 from enresnet.report.figures import accuracy_bars
 from enresnet.report.html import verdict
-from enresnet.report.quickstart import ATTACKS, BASE, ENSEMBLE, NETWORKS, SHOWN, Plan
+from enresnet.report.quickstart import ATTACKS, BASE, ENSEMBLE, NETWORKS, Plan
 from enresnet.training import load_recipe
 from problems import seeded
 

@@ -96,7 +96,7 @@ class TestFinishedNetworks:
 
     def test_a_stopped_run_whose_checkpoints_are_gone(self, tmp_path, capsys):
         with pytest.raises(StopError):
-            train(CONFIG, tmp_path / "runs" / "a", checkpoint_every=0, watchers=[StopAt(4)])
+            train(CONFIG, tmp_path / "runs" / "a", checkpoint_every=0, callbacks=[StopAt(4)])
         run = Run.open(tmp_path / "runs" / "a")
         assert run.state == "stopped"
         for path in checkpoints(run.last):
@@ -128,7 +128,7 @@ class TestFinishedNetworks:
             raise error(2)
 
         with pytest.raises(error, match="the same command again without --overwrite"):
-            train(CONFIG, run.folder, overwrite=True, watchers=[StopAt(1, stop)])
+            train(CONFIG, run.folder, overwrite=True, callbacks=[StopAt(1, stop)])
 
 
 @pytest.mark.parametrize("loops", [True, False])
@@ -139,7 +139,7 @@ class TestLoops:
     def stopped(self, tmp_path, monkeypatch, loops):
         self.have(monkeypatch, loops)
         with pytest.raises(StopError):
-            train(CONFIG, tmp_path / "run", checkpoint_every=0, watchers=[StopAt(2)])
+            train(CONFIG, tmp_path / "run", checkpoint_every=0, callbacks=[StopAt(2)])
         return Run.open(tmp_path / "run")
 
     def have(self, monkeypatch, loops):
@@ -160,7 +160,7 @@ class TestLoops:
     def test_unless_told_and_then_it_says_so(self, stopped, monkeypatch, loops):
         self.have(monkeypatch, not loops)
         seen = StopAt(0)
-        run = train(CONFIG, stopped.folder, watchers=[seen], other_loops=True)
+        run = train(CONFIG, stopped.folder, callbacks=[seen], other_loops=True)
         assert "from here on the noise is drawn by" in seen.resumed
         found = json.loads((run.folder / "environment.json").read_text())
         assert [start["native_loops"] for start in found] == [loops, not loops]
@@ -185,12 +185,12 @@ class TestCheckpointsOfOthers:
     @pytest.fixture
     def stopped(self, tmp_path):
         with pytest.raises(StopError):
-            train(CONFIG, tmp_path / "a", checkpoint_every=0, watchers=[StopAt(2)])
+            train(CONFIG, tmp_path / "a", checkpoint_every=0, callbacks=[StopAt(2)])
         return Run.open(tmp_path / "a")
 
     def swap(self, run, other, tmp_path):
         with pytest.raises(StopError):
-            train(other, tmp_path / "b", checkpoint_every=0, watchers=[StopAt(3)])
+            train(other, tmp_path / "b", checkpoint_every=0, callbacks=[StopAt(3)])
         shutil.rmtree(run.last)
         shutil.copytree(tmp_path / "b" / "last", run.last)
 

@@ -7,9 +7,12 @@ import pytest
 import torch
 
 from enresnet.cli import main
-from enresnet.training import Run, RunConfig, load_recipe, train, trainer
+from enresnet.data import load_data
+from enresnet.models import create_model
+from enresnet.models.noise import NoiseStream, noise_modules
+from enresnet.training import Engine, Run, RunConfig, load_recipe, train, trainer
 from enresnet.training.selection import Selection
-from enresnet.training.validation import Validation
+from enresnet.training.validation import Validation, validate
 from problems import seeded
 
 # Accuracies of a schedule's last epochs as they were: the last is the best by a hair.
@@ -86,7 +89,7 @@ def test_what_is_kept_is_remembered():
         whole.consider(number, score, selecting=True)
         before.consider(number, score, selecting=True)
         after = Selection(epochs=4, averaged=False)
-        after.restore(before.tensors(), before.facts())
+        after.restore(before.state)
         before = after
     assert after.kept == whole.kept
     assert whole.kept.epoch == 3
@@ -180,3 +183,34 @@ def test_runs_of_before_tell_the_highest(tmp_path):
     (run.folder / "metrics.csv").write_text("\n".join(lines) + "\n")
     assert run.kept_epoch()["epoch"] == 2
     assert run.kept_epoch()["kept"] == "highest validation accuracy, 42.0 %"
+
+
+def test_validation_leaves_the_model_as_it_was():
+    """Its mode, module by module, where its noise stands, and torch's own generator."""
+    data = load_data("digits", limit=100)
+    model = create_model("en2_resnet8", in_channels=1, generator=seeded())
+    for number, module in enumerate(noise_modules(model)):  # several streams, to be told apart
+        module.stream = NoiseStream(seeded(number))
+    model.train()
+    model.members[0].eval()
+
+    def found():
+        modes = [module.training for module in model.modules()]
+        streams = [module.stream for module in noise_modules(model)]
+        states = [stream.source.get_state().tolist() for stream in streams]
+        weights = {name: value.clone() for name, value in model.state_dict().items()}
+        return modes, streams, states, torch.get_rng_state().tolist(), weights
+
+    before = found()
+    options = {"engine": Engine.for_model(model), "seed": 0, "epoch": 0, "robust": True}
+    first = validate(model, data.validation, QUICK, **options)
+    after = found()
+    assert before[:-1] == after[:-1]
+    torch.testing.assert_close(before[-1], after[-1], rtol=0, atol=0)
+    again = validate(model, data.validation, QUICK, **options)
+    assert torch.equal(first.scores, again.scores)
+    labels = torch.full_like(data.validation.labels, 11)
+    wrong = replace(data.validation, classes=tuple("abcdefghijkl"), labels=labels)
+    with pytest.raises(ValueError, match="the model tells 10 classes apart"):
+        validate(model, wrong, QUICK, **options)
+    assert found()[:-1] == before[:-1]

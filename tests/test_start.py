@@ -3,6 +3,7 @@
 import ast
 import importlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,8 @@ from enresnet.training.checkpoint import write_checkpoint
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results" / "digits"
 HEAVY = {"torch", "scipy", "sklearn", "matplotlib", "PIL", "lightning_fabric"}
-PACKAGES = ["", ".data", ".models", ".attacks", ".evaluation", ".training", ".pde", ".report"]
+PACKAGES = ["", ".data", ".models", ".attacks", ".evaluation", ".training"]
+PACKAGES += [".pde", ".report", ".paper"]
 
 
 def fresh(code, *arguments):
@@ -111,3 +113,29 @@ def test_rooms_are_attributes_of_the_front_door():
     code = f"import enresnet\nprint(*(getattr(enresnet, room).__name__ for room in {rooms}))"
     assert fresh(code)[0].split() == [f"enresnet.{room}" for room in rooms]
     assert {*rooms, "frozen"} <= set(dir(enresnet))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mallopt is glibc's")
+def test_only_the_command_line_changes_how_the_process_keeps_memory(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("MALLOC_")]:
+        monkeypatch.delenv(name)
+    code = """
+import ctypes
+
+class Watched(ctypes.CDLL):
+    asked = []
+
+    def __getattr__(self, name):
+        self.asked.append(name)
+        return super().__getattr__(name)
+
+ctypes.CDLL = Watched
+import enresnet.cli.attacks, torch
+
+model = enresnet.create_model("en1_resnet8")
+model(torch.rand(2, 3, 32, 32)).sum().backward()
+print("mallopt" in Watched.asked)
+enresnet.cli.attacks.print_table = lambda *_, **__: print("mallopt" in Watched.asked)
+enresnet.cli.main(["attacks"])
+"""
+    assert fresh(code)[0].splitlines()[:2] == ["False", "True"]

@@ -17,8 +17,7 @@ from enresnet.models.noise import noise_modules
 from enresnet.training import Recipe, Run, RunConfig, Trainer, list_recipes, load_recipe, train
 from enresnet.training.joint import shares
 from enresnet.training.objectives import OBJECTIVES
-from enresnet.training.recipe import ratio
-from enresnet.training.schedule import step_rate
+from enresnet.training.recipe import ratio, step_rate
 from problems import SmallNet, random_problem, seeded
 
 

@@ -15,6 +15,7 @@ from enresnet.training.averaging import WeightAverage
 from enresnet.training.awp import default_gamma, perturbed_weights
 from enresnet.training.collapse_guard import CollapseGuard
 from enresnet.training.objectives import OBJECTIVES
+from enresnet.training.state import NetworkState
 from problems import Linear, assert_same_state, seeded, snapshot
 from trainings import IMAGES, LABELS, RECIPE, TAUGHT, objective, quiet_net
 
@@ -158,8 +159,8 @@ class TestGuard:
         guard._accuracy = lambda *_: next(accuracies)
         for number in range(3):
             assert guard.collapsed(None, None) is None
-            guard.keep({"a": torch.tensor(number)})
-            assert guard.tensors()["a"] == (0, 0, 2)[number]
+            guard.keep(NetworkState(model={"a": torch.tensor(number)}))
+            assert guard.good.model["a"] == (0, 0, 2)[number]
 
     def test_a_network_that_never_learned_has_nothing_to_lose(self):
         guard = CollapseGuard(load_data("digits").validation, RECIPE, seed=0)
@@ -189,7 +190,7 @@ class TestGuard:
             good = next(epochs)
             assert good.note == ""
         kept = copy.deepcopy(model.state_dict())
-        kept_momenta = copy.deepcopy(trainer.tensors())
+        kept_momenta = copy.deepcopy(trainer.state.tensors())
         towards = FGSM(epsilon=0.4, goal="targeted")  # the right answer, under a false label
         trainer.objective.craft = lambda m, x, y: towards(m, x, (y + 1) % 10, targets=y)
         bad = next(epochs)
@@ -197,7 +198,7 @@ class TestGuard:
         assert "on with PGD-2" in bad.note
         for name, value in model.state_dict().items():
             assert torch.equal(value, kept[name])
-        momenta = {k: v for k, v in trainer.tensors().items() if k.startswith("momentum")}
+        momenta = {k: v for k, v in trainer.state.tensors().items() if k.startswith("momentum")}
         assert momenta
         for name, value in momenta.items():
             assert torch.equal(value, kept_momenta[name])

@@ -63,14 +63,14 @@ def main(out: Path, devices: int) -> None:
 
         def remember(_: object, first=first, trainer=trainer) -> None:
             if not first:
-                first.update({n: t.detach().clone() for n, t in trainer.tensors().items()})
+                first.update({n: t.detach().clone() for n, t in trainer.state.tensors().items()})
 
         epochs = list(trainer.epochs(remember))
         tensors |= {f"{name} first {key}": value for key, value in first.items()}
-        tensors |= {f"{name} last {key}": value for key, value in trainer.tensors().items()}
+        tensors |= {f"{name} last {key}": value for key, value in trainer.state.tensors().items()}
     noisy = Trainer(create_model("en1_resnet8", in_channels=1), data, recipe, engine=engine)
     list(noisy.epochs())
-    tensors |= {f"noisy {key}": value for key, value in noisy.tensors().items()}
+    tensors |= {f"noisy {key}": value for key, value in noisy.state.tensors().items()}
     noisy._seed_step(0, 0)
     facts = {
         "rank": engine.rank,

@@ -1,6 +1,6 @@
 """Speed, side by side: each benchmark runs the rivals in turn and gives the median of the ratios.
 
-``enresnet benchmark`` runs them. A machine's moods touch rivals that run in turn alike, so they
+``make bench`` runs them. A machine's moods touch rivals that run in turn alike, so they
 cancel in the ratio of each turn; the spread is that of the ratios.
 """
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from enresnet.data import Augmentation, DataSet, Images
-from enresnet.models import create_model
+from enresnet.models import create_model, is_noisy
 from enresnet.models.frozen.fold import Convolution
 from enresnet.models.frozen.fused_cpu import Layer
 from enresnet.training import Engine, Recipe, Trainer
@@ -45,7 +45,7 @@ def trainer_of(model: str, batch: int, *, noise: float = 0.1, **changes: Any) ->
     few = Images((255 * images).to(torch.uint8), labels, tuple("0123456789"))
     data = DataSet("random", few, few, few, Augmentation())
     recipe = Recipe(batch_size=batch, noise=noise, **changes)
-    network = create_model(model, noise=noise if model.startswith("en") else None)
+    network = create_model(model, noise=noise if is_noisy(model) else None)
     engine = Engine(accelerator="cpu", precision="auto")
     trainer = Trainer(network, data, recipe, engine=engine)
     trainer.model.train()

@@ -27,9 +27,10 @@ from torch import Tensor
 
 from enresnet.attacks import create_attack
 from enresnet.cli import COMMANDS, main
+from enresnet.data.archive import read_archive
 from enresnet.data.attacked import AdversarialSet, load_adversarial_set
-from enresnet.data.download import read_archive, read_pickle
 from enresnet.data.folder import load_folder
+from enresnet.data.plain_pickle import read_pickle
 from enresnet.evaluation import evaluate
 from enresnet.evaluation.comparison import compare_records
 from enresnet.evaluation.journal import Journal
@@ -148,7 +149,7 @@ TINY = RunConfig("resnet8", "digits", SHORT, limit=40)
 def _prepare_checkpoints() -> tuple[bytes, dict[str, Tensor], dict[str, Any]]:
     shutil.rmtree("seed-run", ignore_errors=True)
     with contextlib.suppress(_EnoughError):
-        train(TINY, Path("seed-run"), checkpoint_every=0, watchers=[_TwoSteps()])
+        train(TINY, Path("seed-run"), checkpoint_every=0, callbacks=[_TwoSteps()])
     found = newest_checkpoint(Path("seed-run/last"))
     assert found is not None
     tensors, facts, _ = found
@@ -433,7 +434,7 @@ def _try_command(vocabulary: list[str], draw: random.Random) -> str:
     # Only commands that refuse at once, or end within a moment, are let loose.
     if words[0] in ("train", "resume"):
         words += ["--epochs", "0"]
-    if words[0] in ("quickstart", "pde", "benchmark", "evaluate", "transfer", "diagnose"):
+    if words[0] in ("quickstart", "pde", "evaluate", "transfer", "diagnose"):
         words += ["--no-such-option"]
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

@@ -83,16 +83,17 @@ def damaged_values(values: Any, draw: random.Random) -> Any:
     for _ in range(draw.choice([1, 1, 2, 4])):
         holder, key = _place(values, draw)
         if holder is None:
-            return draw.choice(ODD)
+            return copy.deepcopy(draw.choice(ODD))
         kind = draw.randrange(5)
         if kind == 0:
             del holder[key]
         elif kind == 1 and isinstance(holder, dict):
-            holder[draw.choice(["odd", "model", "", "epochs ", "x" * 300])] = draw.choice(ODD)
+            name = draw.choice(["odd", "model", "", "epochs ", "x" * 300])
+            holder[name] = copy.deepcopy(draw.choice(ODD))
         elif kind == 2 and isinstance(holder, dict):
             holder[f"{key}s"] = holder.pop(key)
         else:
-            holder[key] = draw.choice(ODD)
+            holder[key] = copy.deepcopy(draw.choice(ODD))  # or it would hold itself
     return values
 
 

@@ -15,6 +15,7 @@ from enresnet.attacks.geometry import BALLS, Ball, Norm
 from enresnet.attacks.precision import PRECISIONS, Precision
 from enresnet.common import checks
 
+LONGEST = 1e15  # a length whose square float32 still holds; no image is as large
 DEFAULT_EPSILON = {"linf": 8 / 255, "l2": 0.5}
 
 
@@ -68,7 +69,7 @@ class IFGSM(Attack):
         self.norm = norm
         if step_size is None:
             step_size = self.epsilon / 4
-        self.step_size = checks.number("step_size", step_size, low=0)
+        self.step_size = _length("step_size", step_size)
         self.steps = checks.integer("steps", steps, low=1)
 
     @property
@@ -110,13 +111,20 @@ def check_epsilon(epsilon: float | None, norm: str) -> float:
     checks.choice("norm", norm, BALLS)
     if epsilon is None:
         return DEFAULT_EPSILON[norm]
-    radius = checks.number("epsilon", epsilon, low=0)
+    radius = _length("epsilon", epsilon)
     if norm == "linf" and radius > 1:
         raise ValueError(
             f"epsilon must be at most 1 because images lie in [0, 1], found {radius:g}; "
             "8 grey levels are 8/255"
         )
     return radius
+
+
+def _length(name: str, value: float) -> float:
+    length = checks.number(name, value, low=0)
+    if length > LONGEST:
+        raise ValueError(f"{name} must be at most {LONGEST:g}, found {length:g}")
+    return length
 
 
 def with_suffixes(name: str, norm: str, attack: Attack) -> str:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 
 import enresnet
 from enresnet.common import checks
+from enresnet.common.allocator import keep_memory
 from enresnet.common.processes import first_process
 from enresnet.common.text import for_terminal
 
@@ -31,7 +32,6 @@ COMMANDS = {
     "diagnose": "Look for signs that a defence only hides its gradient.",
     "pde": "Run the theory: Figure 4, Feynman-Kac, levels, theorems, a classifier.",
     "integrate": "Join separately trained networks into one model.",
-    "benchmark": "Measure speed side by side with others.",
     "models": "List the trained networks in the package, and those of the paper.",
     "attacks": "List the attacks, with their default settings.",
 }
@@ -67,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         command = flattened(importlib.import_module(f"enresnet.cli.{name}").command)
         readable(command)
+        keep_memory()
         with _plain_warnings():
             code = tyro.cli(
                 command,

@@ -145,12 +145,13 @@ def command(
     if known and not engine.rank:
         _tell_known(known, [one.name for one in chosen], certain=session.identity().certain)
     known = known if session.identity().certain else {}
-    result = session.complete({one.name: one.attack for one in chosen}, known)
+    measured = {one.name: one.attack for one in chosen}
+    result = session.complete(measured, known)
     if engine.rank:
         return
     if sets is not None and png:
         result = evaluation.with_eight_bit(result, session, chosen, sets)
-    for word in [*sections.add(result), *session.finish()]:
+    for word in [*sections.add(result), *session.finish(measured)]:
         say(word, error=True)
     clean = "clean" if attacked is None else "as they are"
     rows, details = evaluation_rows(result, clean=clean), detail_rows(result, clean=clean)

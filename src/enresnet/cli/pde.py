@@ -16,10 +16,16 @@ from enresnet.cli.output import check_outputs, write_json, write_picture
 from enresnet.common import checks
 from enresnet.common.files import writable
 from enresnet.common.tables import print_table
-from enresnet.pde import classifier, depth_levels, figure4, pictures, studies, tables, theorems
+from enresnet.paper import classifier, figure4, studies
+from enresnet.paper.verify import verify
+from enresnet.pde import theorems
 from enresnet.pde.characteristics import study_characteristics
-from enresnet.pde.diagrams import paper_figures
-from enresnet.pde.verify import verify
+from enresnet.pde.depth_levels import study_depths
+from enresnet.pde.flow import DATA
+from enresnet.pde.smooth_problem import SIGMA
+from enresnet.report import theory_figures as figures
+from enresnet.report import theory_tables as tables
+from enresnet.report.diagrams import paper_figures
 
 PICTURES = (".png", ".svg")
 
@@ -49,6 +55,11 @@ class Study(ABC):
     @abstractmethod
     def run(self) -> Findings:
         """Measure and print."""
+
+    def options(self, *left_out: str) -> dict[str, Any]:
+        """Return the study's own options and the seed."""
+        others = {"json", "out", "dpi", *left_out}
+        return {name: value for name, value in vars(self).items() if name not in others}
 
     def check(self) -> None:
         """Raise before the work if its results could not be kept."""
@@ -95,23 +106,9 @@ class Figure4(Study):
         """Solve and print."""
         if self.trap:
             return self._trap()
-        result = figure4.figure4(
-            size=self.size,
-            steps=self.steps,
-            sigmas=self.sigmas,
-            frozen=self.frozen,
-            diffusions=self.diffusions,
-            seed=self.seed,
-            device=self.device,
-        )
-        print_table(
-            tables.figure4_rows(result),
-            title=f"Figure 4: {self.size} x {self.size}, {self.steps} steps",
-            caption="|grad u|: root mean square; variation: total; wave: mean wave number, in "
-            "waves a unit length; fine: power in those above 10; distance: of random points to "
-            "the level set through the median, on average; near: those nearer than one spacing.",
-        )
-        return Findings(result.to_json(), {"pde-figure4": lambda: pictures.figure4_panels(result)})
+        result = figure4.figure4(**self.options("trap"))
+        _print(tables.figure4_table(result, steps=self.steps))
+        return Findings(result.to_json(), {"pde-figure4": partial(figures.figure4_panels, result)})
 
     def _trap(self) -> Findings:
         for name in ("frozen", "diffusions", "out"):
@@ -120,23 +117,13 @@ class Figure4(Study):
                     f"trap solves both velocities by plain steps and draws nothing; found {name} "
                     "with it: leave one of them out"
                 )
+        options = self.options("trap", "frozen", "diffusions")
         found = [
-            figure4.plain_spectral(
-                size=self.size,
-                steps=self.steps,
-                sigmas=self.sigmas,
-                dealias=dealias,
-                frozen=frozen,
-                seed=self.seed,
-                device=self.device,
-            )
+            figure4.plain_spectral(**options, dealias=dealias, frozen=frozen)
             for frozen in (False, True)
             for dealias in (True, False)
         ]
-        print_table(
-            tables.trap_rows(found),
-            title="largest |u(x, 0)| by plain pseudo-spectral steps; the truth is at most 1",
-        )
+        _print(tables.trap_table(found))
         return Findings([trap.to_json() for trap in found], {})
 
 
@@ -147,10 +134,10 @@ class Verify(Study):
     def run(self) -> Findings:
         """Check and print."""
         found = verify(seed=self.seed)
-        print_table(tables.check_rows(found))
+        _print(tables.check_table(found))
         return Findings(
             [check.to_json() for check in found],
-            {"pde-verify": lambda: pictures.verification(found)},
+            {"pde-verify": partial(figures.verification, found)},
             holds=all(check.holds for check in found),
         )
 
@@ -159,7 +146,7 @@ class Verify(Study):
 class Particles(Study):
     """Feynman-Kac particles against the spectral solution: bias, noise, better paths."""
 
-    sigma: float = studies.SIGMA
+    sigma: float = SIGMA
     """Diffusion coefficient."""
     paths: int = 16_384
     """Independent paths from each point; the other kinds take a quarter."""
@@ -168,17 +155,9 @@ class Particles(Study):
 
     def run(self) -> Findings:
         """Measure and print."""
-        study = studies.study_particles(
-            sigma=self.sigma, paths=self.paths, steps=self.steps, seed=self.seed
-        )
-        print_table(
-            tables.particle_rows(study),
-            title="particles against the spectral solution",
-            caption=f"Weak order in the time step: {study.weak.order:.3f}, from errors "
-            f"{', '.join(f'{e:.3g}' for e in study.weak.errors)} at "
-            f"{', '.join(map(str, study.weak.steps))} steps.",
-        )
-        return Findings(study.to_json(), {"pde-particles": lambda: pictures.particle_errors(study)})
+        study = studies.study_particles(**self.options())
+        _print(tables.particle_table(study))
+        return Findings(study.to_json(), {"pde-particles": partial(figures.particle_errors, study)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,26 +174,13 @@ class Mlmc(Study):
     def run(self) -> Findings:
         """Measure and print."""
         checks.integer("trainings", self.trainings, low=1)
-        study = studies.study_multilevel(
-            epsilons=self.epsilons, repetitions=self.repetitions, seed=self.seed
-        )
-        print_table(
-            tables.level_rows(study),
-            title="multi-level Monte Carlo",
-            caption=f"From the largest wanted error to the smallest the cost grows "
-            f"{study.multilevel_growth:,.0f} times with levels and {study.plain_growth:,.0f} times "
-            f"without. The variance of a level falls as step^{study.variance_order:.2f}.",
-        )
-        depths = depth_levels.study_depths(trainings=self.trainings, seed=self.seed)
-        print_table(
-            tables.depth_rows(depths),
-            title="networks of different depth as levels",
-            caption=f"Medians of {self.trainings} trainings. A level pays where the ratio is well "
-            "below 1.",
-        )
+        study = studies.study_multilevel(**self.options("trainings"))
+        _print(tables.level_table(study))
+        depths = study_depths(trainings=self.trainings, seed=self.seed)
+        _print(tables.depth_table(depths))
         return Findings(
             {**study.to_json(), "depths": [row.to_json() for row in depths]},
-            {"pde-mlmc": lambda: pictures.multilevel_costs(study, depths)},
+            {"pde-mlmc": partial(figures.multilevel_costs, study, depths)},
         )
 
 
@@ -227,19 +193,13 @@ class Theorems(Study):
 
     def run(self) -> Findings:
         """Measure and print."""
-        cases = theorems.random_cases(cases=self.cases, seed=self.seed)
+        cases = theorems.random_cases(**self.options())
         breaks = theorems.where_it_breaks()
         slower = theorems.where_it_breaks((1.0, 2.0, 3.0), wave=0.5)
         smooth = theorems.measure_smoothness(seed=self.seed)
-        print_table(tables.theorem_rows(cases), title="Theorem 2: measured over bound")
-        print_table(
-            tables.break_rows([*breaks, *slower]),
-            title="F = 0, u0 a cosine in a wide smooth window",
-        )
-        print_table(
-            tables.smoothness_rows(smooth),
-            title="Theorem 1: largest change against |delta| / sigma",
-        )
+        _print(tables.theorem_table(cases))
+        _print(tables.break_table([*breaks, *slower]))
+        _print(tables.smoothness_table(smooth))
         numbers = {
             "cases": [case.to_json() for case in cases],
             "breaks": [one.to_json() for one in [*breaks, *slower]],
@@ -247,7 +207,7 @@ class Theorems(Study):
         }
         return Findings(
             numbers,
-            {"pde-theorems": lambda: pictures.theorem_checks(cases, breaks, smooth)},
+            {"pde-theorems": partial(figures.theorem_checks, cases, breaks, smooth)},
             holds=max(case.ratio for case in cases) <= 1,
         )
 
@@ -256,7 +216,7 @@ class Theorems(Study):
 class Classifier(Study):
     """Networks with noise on two-dimensional data beside the spectral solution."""
 
-    data: tuple[str, ...] = classifier.DATA
+    data: tuple[str, ...] = DATA
     """Which data: moons, spirals."""
     sigmas: tuple[float, ...] = classifier.SIGMAS
     """Diffusion coefficients."""
@@ -272,31 +232,16 @@ class Classifier(Study):
     def run(self) -> Findings:
         """Train, attack, compare and print."""
         if not self.data:
-            raise ValueError(f"data must be one at least of {', '.join(classifier.DATA)}")
+            raise ValueError(f"data must be one at least of {', '.join(DATA)}")
         found = []
         for data in self.data:
-            study = classifier.study_classifier(
-                data=data,
-                sigmas=self.sigmas,
-                layers=self.layers,
-                epsilon=self.epsilon,
-                iterations=self.iterations,
-                repeats=self.repeats,
-                seed=self.seed,
-            )
-            title = f"two {data}, {self.layers} layers"
-            trainings = "one training" if self.repeats == 1 else f"{self.repeats} trainings"
-            print_table(
-                tables.classifier_rows(study),
-                title=f"{title}, attacks of {self.epsilon:g}: {trainings} a sigma",
-            )
-            print_table(
-                tables.agreement_rows(study), title=f"{title}: the network and its equation"
-            )
+            study = classifier.study_classifier(**self.options("data"), data=data)
+            _print(tables.classifier_table(study))
+            _print(tables.agreement_table(study))
             found.append(study)
         return Findings(
             [study.to_json() for study in found],
-            {f"pde-{s.data}": partial(pictures.classifier_surfaces, s) for s in found},
+            {f"pde-{study.data}": partial(figures.classifier_surfaces, study) for study in found},
         )
 
 
@@ -307,18 +252,12 @@ class Characteristics(Study):
     def run(self) -> Findings:
         """Measure and print."""
         study = study_characteristics(seed=self.seed)
-        print_table(
-            tables.characteristic_rows(study),
-            title=f"a residual network against the transport equation: order {study.order:.3f}",
-            caption=f"Training (Eq. 9) takes the mean of |u(x_i, 0) - y_i| from "
-            f"{study.residuals[0]:.3f} to {study.residuals[-1]:.3f}; the largest left is "
-            f"{study.largest_residual:.3f}.",
-        )
+        _print(tables.characteristic_table(study))
         return Findings(
             study.to_json(),
             {
                 "pde-network": paper_figures,
-                "pde-characteristics": lambda: pictures.characteristic_curves(study),
+                "pde-characteristics": partial(figures.characteristic_curves, study),
             },
         )
 
@@ -339,3 +278,7 @@ def command(
     found = study.run()
     study.keep(found)
     return 0 if found.holds else 1
+
+
+def _print(table: tables.Table) -> None:
+    print_table(table.rows, title=table.title, caption=table.caption)

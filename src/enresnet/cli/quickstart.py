@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from enresnet import report
+from enresnet import paper, report
 from enresnet.cli.output import check_outputs, write_json
 from enresnet.common import checks
 from enresnet.common.files import atomic_write
@@ -32,7 +32,7 @@ def command(
     """
     checks.integer("seeds", seeds, low=1)
     check_outputs(out, json, picture=picture)
-    result = report.run_quickstart(seeds=seeds)
+    result = paper.run_quickstart(seeds=seeds)
     rows = result.rows()
     if picture is not None:
         with atomic_write(picture) as temporary:

@@ -13,7 +13,7 @@ from enresnet import training
 from enresnet.cli.output import Ratio, check_outputs, say, write_json
 from enresnet.cli.terminal import Terminal
 from enresnet.common.processes import first_process
-from enresnet.models import canonical_name
+from enresnet.models import is_noisy
 from enresnet.training import Recipe, RunConfig, load_recipe
 
 AS_RECIPE = "as-recipe"  # an option that was not given
@@ -112,7 +112,7 @@ def command(
         for key, value in vars(overrides).items()
         if value != AS_RECIPE
     }
-    if not any(part.startswith("en") for part in canonical_name(model).split("+")):
+    if not is_noisy(model):
         for name in {"noise", "std_over"} & changes.keys():
             raise ValueError(f"{name} is for noisy networks such as en1_{model}; {model} has none")
     config = RunConfig(
@@ -147,7 +147,7 @@ def train_and_tell(
             sync_batchnorm=hardware.sync_batchnorm,
         ),
         checkpoint_every=hardware.checkpoint_every,
-        watchers=[terminal],
+        callbacks=[terminal],
         overwrite=overwrite,
         other_loops=hardware.other_loops,
     )

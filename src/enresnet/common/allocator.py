@@ -17,7 +17,8 @@ GIGABYTE = 1 << 30
 def keep_memory() -> bool:
     """Let this process keep up to two gigabytes that it freed; return whether that can be had.
 
-    Called where networks first run. Whoever set ``MALLOC_...`` variables keeps what they chose.
+    For the command line and for processes of our own: a library must not change its caller's.
+    Whoever set ``MALLOC_...`` variables keeps what they chose.
     """
     if not sys.platform.startswith("linux") or any(
         name.startswith("MALLOC_") for name in os.environ

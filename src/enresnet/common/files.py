@@ -18,6 +18,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from platformdirs import user_cache_path
+
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
@@ -179,6 +181,15 @@ def _sweep(folder: Path) -> None:
         for path in list(folder.glob(f".*.*.{_machine()}*.tmp")):
             if is_leftover(path):
                 remove(path)
+
+
+def user_cache() -> Path:
+    """Return our folder in the user's cache: on Linux ``$XDG_CACHE_HOME`` or ~/.cache, enresnet.
+
+    Raises:
+        RuntimeError: The user has no home.
+    """
+    return user_cache_path("enresnet", appauthor=False)
 
 
 def writable(path: str | os.PathLike[str]) -> Path:

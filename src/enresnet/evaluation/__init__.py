@@ -50,7 +50,7 @@ __all__ = load_on_first_use(
         "environment": "hardware machine versions",
         "groups": "GroupComparison",
         "journal": "Journals",
-        "masking": "diagnose diagnose_session",
+        "masking.diagnosis": "diagnose diagnose_session",
         "matrix": "TransferMatrix",
         "measure": "evaluate transfer transfer_matrix",
         "options": "EvaluationOptions",

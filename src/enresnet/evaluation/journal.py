@@ -21,6 +21,7 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -178,10 +179,22 @@ class Journals:
         """Return how many pieces of work these journals hold."""
         return sum(len(journal.entries()) for journal in self._own.values())
 
-    def remove(self) -> None:
-        """Remove the journals that were opened, and the folder if no other is in it."""
+    def remove(self, recorded: dict[str, Any] | None = None) -> None:
+        """Remove the journals that were opened, and the folder if no other is in it.
+
+        Those of earlier calls go too where nothing is left to do with them: what a dead process was
+        removing, and those of evaluations that ``recorded``, the header of all that is recorded
+        now, covers.
+        """
         for folder in self._own:
             remove_journal(folder)
+        recorded = json.loads(json.dumps(recorded))  # as the headers that are stored
+        for folder in list(self.folder.iterdir() if self.folder.is_dir() else ()):
+            if is_temporary(folder):
+                if is_leftover(folder):
+                    remove(folder)
+            elif recorded and _is_covered(folder, recorded) and not _is_written(folder):
+                remove_journal(folder)
         with suppress(OSError):
             self.folder.rmdir()
 
@@ -198,6 +211,18 @@ class Journals:
                 f"interrupted; {kept} finished batch{'es' * (kept > 1)} kept in {self.folder}: the "
                 "same command goes on from there, with --restart it begins anew"
             ) from stop
+
+
+def _is_covered(folder: Path, recorded: dict[str, Any]) -> bool:
+    """Return whether an evaluation is part of the one that a header describes."""
+    try:
+        there = json.loads((folder / HEADER).read_text())
+        attacks, all_attacks = there["attacks"].items(), recorded["attacks"].items()
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return False
+    parts = ("attacks", "eot", "natural", LOOPS)
+    same = (there.get(key) == value for key, value in recorded.items() if key not in parts)
+    return all(same) and all(pair in all_attacks for pair in attacks)
 
 
 def _about(folder: Path) -> str:
@@ -232,20 +257,16 @@ def remove_journal(folder: Path) -> None:
 
 def packed(bits: Tensor) -> dict[str, Any]:
     """Return a tensor of bools as plain JSON."""
-    weights = 2 ** torch.arange(8, dtype=torch.uint8)
-    flat = torch.nn.functional.pad(bits.flatten().to(torch.uint8), (0, -bits.numel() % 8))
-    values = (flat.view(-1, 8) * weights).sum(dim=1, dtype=torch.uint8)
-    text = base64.b64encode(bytes(values.tolist())).decode()
-    return {"shape": list(bits.shape), "bits": text}
+    content = np.packbits(bits.flatten().numpy(), bitorder="little").tobytes()
+    return {"shape": list(bits.shape), "bits": base64.b64encode(content).decode()}
 
 
 def unpacked(values: dict[str, Any]) -> Tensor:
     """Return the bools that :func:`packed` packed."""
     shape = torch.Size(values["shape"])
-    content = bytearray(base64.b64decode(values["bits"]))
-    numbers = torch.frombuffer(content, dtype=torch.uint8) if content else torch.empty(0)
-    bits = numbers.to(torch.uint8)[:, None].bitwise_and(2 ** torch.arange(8, dtype=torch.uint8))
-    return (bits != 0).flatten()[: shape.numel()].view(shape)
+    content = np.frombuffer(base64.b64decode(values["bits"]), np.uint8)
+    bits = torch.from_numpy(np.unpackbits(content, bitorder="little")).bool()
+    return bits[: shape.numel()].view(shape)
 
 
 def _digest(content: bytes) -> bytes:

@@ -126,20 +126,7 @@ class Session:
             self.look.check(model)
         if options.warn:
             self._warn_of_misuse()  # before hours of work, not after
-        open_eot = any(attack.eot is None for attack in named.values())
-        runner = Runner(
-            self.oracles,
-            self.targets,
-            self.data,
-            named,
-            {name: self._draws(model) for name, model in self.targets.items()},
-            options.batch_size,
-            self.look.identity,
-            options.seed,
-            natural=known is None,
-            image_sink=options.image_sink,
-            eot={o: self.look.usual_eot(m) for o, m in self.oracles.items()} if open_eot else {},
-        )
+        runner = self._runner(named, natural=known is None)
         journal = None if options.journal is None else options.open_journal(runner.header())
         found = runner.do(journal=journal, shard=options.shard, progress=options.progress)
         natural = dict(known or {})
@@ -157,6 +144,22 @@ class Session:
         }
         self._warn(natural, robust, measured=known is None)
         return TransferMatrix(natural, robust)
+
+    def _runner(self, named: Mapping[str, Attack], *, natural: bool = True) -> Runner:
+        open_eot = any(attack.eot is None for attack in named.values())
+        return Runner(
+            self.oracles,
+            self.targets,
+            self.data,
+            named,
+            {name: self._draws(model) for name, model in self.targets.items()},
+            self.options.batch_size,
+            self.look.identity,
+            self.options.seed,
+            natural=natural,
+            image_sink=self.options.image_sink,
+            eot={o: self.look.usual_eot(m) for o, m in self.oracles.items()} if open_eot else {},
+        )
 
     def _draws(self, model: Model) -> int:
         return 1 if self.look.is_deterministic(model) else self.options.draws
@@ -197,13 +200,18 @@ class Session:
             attacked = [cells[oracle, name] for cells in robust.values() for oracle in self.oracles]
             warn_of_bad(name, [value, *attacked])
 
-    def finish(self) -> list[str]:
+    def finish(self, recorded: Mapping[str, Attack] | None = None) -> list[str]:
         """Remove the journals of this session once its results are recorded.
+
+        Args:
+            recorded: All attacks whose results are recorded now, measured here or before: journals
+                of theirs that a killed call has left are removed too.
 
         Returns:
             A sentence about each evaluation of others that the same folder holds.
         """
         if not isinstance(self.options.journal, Journals):
             return []
-        self.options.journal.remove()
+        header = None if recorded is None else self._runner(recorded).header()
+        self.options.journal.remove(header)
         return self.options.journal.others()

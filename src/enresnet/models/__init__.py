@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from enresnet.models.ensemble import set_recompute as set_recompute
     from enresnet.models.names import canonical_name as canonical_name
     from enresnet.models.names import count_parameters as count_parameters
+    from enresnet.models.names import is_noisy as is_noisy
     from enresnet.models.names import list_models as list_models
     from enresnet.models.names import paper_name as paper_name
     from enresnet.models.noise import NoiseInjection as NoiseInjection
@@ -31,7 +32,7 @@ __all__ = load_on_first_use(
     __name__,
     {
         "ensemble": "Ensemble set_recompute",
-        "names": "canonical_name count_parameters list_models paper_name",
+        "names": "canonical_name count_parameters is_noisy list_models paper_name",
         "noise": "NoiseInjection inject_noise seed_noise set_noise using_noise without_noise",
         "normalized": "Normalized",
         "pretrained": "ModelCard find_pretrained list_pretrained",

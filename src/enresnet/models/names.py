@@ -127,6 +127,11 @@ def paper_name(name: str) -> str:
     return "&".join(map(_paper_spelling, parse_name(name)))
 
 
+def is_noisy(name: str) -> bool:
+    """Return whether the model called ``name`` injects noise, in any of its parts."""
+    return any(part.members is not None for part in parse_name(name))
+
+
 def count_parameters(name: str, *, num_classes: int = 10, in_channels: int = 3) -> int:
     """Return how many parameters the model called ``name`` has, without building it.
 

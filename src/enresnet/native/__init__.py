@@ -24,8 +24,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from enresnet.common.allocator import keep_memory
-from enresnet.common.files import atomic_write, remove, temporary_path
+from enresnet.common.files import atomic_write, remove, temporary_path, user_cache
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,7 +56,6 @@ _ARGUMENTS = {
 @functools.cache
 def library() -> ctypes.CDLL | None:
     """Return the compiled loops, or None where they cannot be had."""
-    keep_memory()
     if os.environ.get("ENRESNET_NATIVE") == "0":
         return None
     import torch  # first: its OpenMP is then ours too, and their threads do not fight
@@ -132,9 +130,8 @@ def other_loops(begun: bool) -> str:
 
 def _folder() -> tuple[Path, bool]:
     """Return a folder of this user alone, and whether it is kept for the next process."""
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = root / "enresnet" / f"native-{_user()}"
     try:
+        folder = user_cache() / f"native-{_user()}"
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()

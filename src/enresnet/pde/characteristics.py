@@ -17,11 +17,10 @@ from torch import Tensor
 
 from enresnet.common import checks
 from enresnet.common.randomness import named_generator
-from enresnet.pde.classifier import two_dimensional
-from enresnet.pde.flow import Flow, train
+from enresnet.pde.flow import Flow, train, two_dimensional
 from enresnet.pde.particles import slope
+from enresnet.pde.smooth_problem import reference, terminal, velocity
 from enresnet.pde.spectral import Velocity
-from enresnet.pde.studies import reference, terminal, velocity
 
 
 def euler(field: Velocity, points: Tensor, *, layers: int) -> list[Tensor]:

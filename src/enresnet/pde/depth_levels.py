@@ -24,8 +24,7 @@ from torch import Tensor
 from enresnet.common import checks
 from enresnet.common.progress import progress_bar
 from enresnet.common.randomness import named_generator
-from enresnet.pde.classifier import two_dimensional
-from enresnet.pde.flow import Flow, train
+from enresnet.pde.flow import Flow, train, two_dimensional
 
 WAYS = ("tied", "warm", "separate")
 

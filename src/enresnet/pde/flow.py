@@ -13,11 +13,15 @@ from __future__ import annotations
 import math
 
 import torch
+from sklearn.datasets import make_moons
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy
 
 from enresnet.common import checks
-from enresnet.common.randomness import checked_generator
+from enresnet.common.randomness import checked_generator, named_generator, named_seed
+
+DATA = ("moons", "spirals")
+HALF_WIDTH = 2.0  # of the square in which all data lies
 
 
 class Flow(nn.Module):
@@ -120,3 +124,20 @@ def train(
         schedule.step()
         curve.append(float((found.detach() - labels).abs().mean()))
     return curve
+
+
+def two_dimensional(name: str, count: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Return points N x 2 inside the square and labels 0 and 1."""
+    checks.choice("data", name, DATA)
+    checks.integer("count", count, low=2)
+    if name == "moons":
+        points, labels = make_moons(count, noise=0.12, random_state=named_seed(seed, name) % 2**32)
+        centred = torch.from_numpy(points) - torch.tensor([0.5, 0.25], dtype=torch.float64)
+        return (1.1 * centred).clamp(-1.99, 1.99), torch.from_numpy(labels)
+    generator = named_generator(seed, f"spirals {count}")
+    labels = torch.arange(count) % 2
+    along = torch.rand(count, generator=generator, dtype=torch.float64).sqrt()
+    angle = 1.5 * math.pi * along + math.pi * labels
+    points = (0.15 + 1.5 * along).unsqueeze(1) * torch.stack([angle.cos(), angle.sin()], dim=1)
+    points += 0.07 * torch.randn(count, 2, generator=generator, dtype=torch.float64)
+    return points.clamp(-1.99, 1.99), labels

@@ -12,13 +12,12 @@ if TYPE_CHECKING:
     from enresnet.report.html import quickstart_page as quickstart_page
     from enresnet.report.quickstart import NETWORKS as NETWORKS
     from enresnet.report.quickstart import Quickstart as Quickstart
-    from enresnet.report.quickstart import run_quickstart as run_quickstart
 
 __all__ = load_on_first_use(
     __name__,
     {
         "figures": "accuracy_bars convergence_figure diagnosis_figure transfer_heat_map",
         "html": "quickstart_page",
-        "quickstart": "NETWORKS Quickstart run_quickstart",
+        "quickstart": "NETWORKS Quickstart",
     },
 )

@@ -11,16 +11,16 @@ import math
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from enresnet.attacks import PGD
 from enresnet.common.randomness import named_generator
 from enresnet.data import Images
 from enresnet.evaluation import score
-from enresnet.training.batches import share_of
 from enresnet.training.engine import Engine
 from enresnet.training.objectives import OBJECTIVES
 from enresnet.training.recipe import Recipe
+from enresnet.training.state import GuardState, NetworkState
 
 IMAGES = 256
 CLIFF = 0.5  # of the best accuracy so far
@@ -38,7 +38,7 @@ class CollapseGuard:
         # Below this there is nothing to lose.
         self._floor = min(0.25, 1.5 / len(validation.classes))
         self.best = 0.0
-        self._good: dict[str, Tensor] = {}
+        self.good = NetworkState()  # the last good one
         self._is_good = True
 
     def collapsed(self, model: nn.Module, engine: Engine) -> str | None:
@@ -55,18 +55,19 @@ class CollapseGuard:
         self._is_good = accuracy >= GOOD * self.best
         return None
 
-    def keep(self, tensors: dict[str, Tensor]) -> None:
-        """Remember a state, if it was found to be good."""
-        if self._is_good or not self._good:
-            self._good = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    def keep(self, network: NetworkState) -> None:
+        """Remember a network, if it was found to be good."""
+        if self._is_good or not self.good.model:
+            self.good = network.copied()
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the last good state."""
-        return self._good
+    @property
+    def state(self) -> GuardState:
+        """What it has seen."""
+        return GuardState(self.best, self.good)
 
-    def restore_state(self, tensors: dict[str, Tensor], best: float) -> None:
-        """Go on as a guard that had kept these tensors and seen this accuracy."""
-        self._good, self.best = tensors, best
+    def restore(self, state: GuardState) -> None:
+        """Go on as the guard whose state this is."""
+        self.best, self.good = state.best, state.good
 
     def safer_recipe(self) -> Recipe:
         """Return the recipe to go on with."""
@@ -81,7 +82,7 @@ class CollapseGuard:
             steps=STEPS,
             generator=named_generator(self._seed, f"collapse guard {engine.rank}"),
         )
-        own = share_of(len(self._labels), engine)
+        own = engine.share_of(len(self._labels))
         images, labels = self._images[own].to(engine.device), self._labels[own].to(engine.device)
         right = torch.zeros((), dtype=torch.float64, device=engine.device)
         if len(labels):

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from enresnet.attacks.precision import fast_bfloat16
 from enresnet.common import checks
+from enresnet.training.objectives import Objective
 from enresnet.training.run import PRECISIONS
 
 if TYPE_CHECKING:
@@ -106,6 +107,11 @@ class Engine:
         """The number of this process; 0 writes files and speaks."""
         return self._fabric.global_rank
 
+    def share_of(self, count: int) -> slice:
+        """Return the part of ``count`` images that this process takes."""
+        first, after = (count * number // self.processes for number in (self.rank, self.rank + 1))
+        return slice(first, after)
+
     def prepare(
         self, module: nn.Module, optimiser: torch.optim.Optimizer
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -151,6 +157,36 @@ class Engine:
         """Return whether an error means that another process is gone."""
         words = ("connection", "peer", "nccl", "gloo", "timed out", "socket")
         return self.processes > 1 and any(word in str(error).lower() for word in words)
+
+
+def step_rows(count: int, size: int, processes: int = 1) -> list[slice]:
+    """Return the steps of an epoch of ``count`` images, ``size`` a step; the last may be smaller.
+
+    A rest of fewer images than processes joins the step before, so that none stands idle.
+    """
+    starts = list(range(0, count, size))
+    if len(starts) > 1 and count - starts[-1] < processes:
+        starts.pop()
+    return [slice(start, end) for start, end in zip(starts, [*starts[1:], count], strict=True)]
+
+
+class CraftedBatch:
+    """What the loss needs. Not a tuple: Fabric would round the images of one to its precision."""
+
+    def __init__(self, images: Tensor, crafted: Tensor, labels: Tensor) -> None:
+        self.images, self.crafted, self.labels = images, crafted, labels
+
+
+class ObjectiveLoss(nn.Module):
+    """The objective's loss as a module for DDP: one forward pass, however many it makes."""
+
+    def __init__(self, model: nn.Module, objective: Objective) -> None:
+        super().__init__()
+        self.model, self.objective = model, objective
+
+    def forward(self, batch: CraftedBatch) -> tuple[Tensor, Tensor]:
+        """Return the mean loss and the logits of the crafted images."""
+        return self.objective.loss(self.model, batch.images, batch.crafted, batch.labels)
 
 
 def _started_by_the_first() -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numbers
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from enresnet.common import checks
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,13 @@ class Epoch:
 
     @property
     def score(self) -> float | None:
-        """The accuracy that matters: robust where there is one."""
-        robust = self.validation_robust
-        return self.validation_natural if robust is None else robust
+        """The accuracy that a network is selected by; None: not validated."""
+        return selecting(self.validation_natural, self.validation_robust)
+
+
+def selecting(natural: Found, robust: Found | None) -> Found:
+    """Return what networks are selected by: robust accuracy wherever it was measured."""
+    return natural if robust is None else robust
 
 
 @dataclass

@@ -36,7 +36,7 @@ from enresnet.common.randomness import named_generator
 from enresnet.common.reading import is_folder, read_yaml
 from enresnet.evaluation.results import Record
 from enresnet.training.checkpoint import checkpoints
-from enresnet.training.events import Epoch
+from enresnet.training.events import Epoch, selecting
 from enresnet.training.recipe import Recipe, recipe_from
 
 if TYPE_CHECKING:
@@ -95,12 +95,11 @@ class RunConfig:
 
     def create_model(self, data: DataSet) -> ResNet | Ensemble:
         """Return the network with fresh weights, fitting the data."""
-        noisy = any(part.startswith("en") for part in self.model.split("+"))
         return models.create_model(
             self.model,
             num_classes=len(data.classes),
             in_channels=data.train.channels,
-            noise=self.recipe.noise if noisy else None,
+            noise=self.recipe.noise if models.is_noisy(self.model) else None,
             std_over=cast("StdOver", self.recipe.std_over),
             generator=named_generator(self.seed, "weights"),
         )
@@ -333,13 +332,14 @@ class Run:
         rows = self.metrics()
         if any("kept" in row for row in rows):
             return next((row for row in rows if row["kept"]), None)
-        natural = self.config.recipe.objective == "natural"
-        key = "validation_natural" if natural else "validation_robust"
-        validated = [row for row in rows if row[key] is not None]
+        scores = [selecting(row["validation_natural"], row["validation_robust"]) for row in rows]
+        validated = [
+            (score, row) for score, row in zip(scores, rows, strict=True) if score is not None
+        ]
         if not validated:
             return None
-        highest = max(validated, key=lambda row: row[key])
-        return {**highest, "kept": f"highest validation accuracy, {100 * highest[key]:.1f} %"}
+        score, highest = max(validated, key=lambda found: found[0])
+        return {**highest, "kept": f"highest validation accuracy, {100 * score:.1f} %"}
 
     def save(self, checkpoint: str, model: nn.Module) -> None:
         """Store the weights as best or last."""

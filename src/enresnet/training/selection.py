@@ -14,24 +14,15 @@ it is, so the level of that test is 5 % divided by the number of epochs that wer
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from torch import Tensor
 
-from enresnet.common import checks
 from enresnet.evaluation.statistics import compare
 from enresnet.training.events import Epoch
+from enresnet.training.state import Kept, SelectionState
 
 LEVEL = 0.05
-
-
-@dataclass(frozen=True)
-class Kept:
-    """The epoch whose network is the run's best one."""
-
-    epoch: int
-    why: str
 
 
 class Selection:
@@ -81,28 +72,18 @@ class Selection:
             for e in epochs
         ]
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return what later epochs are compared with."""
-        return {} if self._best is None else {"scores": self._best[1]}
+    @property
+    def state(self) -> SelectionState:
+        """What later epochs are compared with, and what is kept so far."""
+        best, scores = (None, None) if self._best is None else self._best
+        return SelectionState(self.kept, best, scores, self._validated)
 
-    def facts(self) -> dict[str, Any]:
-        """Return the rest of the state, as plain JSON."""
-        return {
-            "kept": None if self.kept is None else [self.kept.epoch, self.kept.why],
-            "best": None if self._best is None else self._best[0],
-            "validated": self._validated,
-        }
-
-    def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        """Go on from where :meth:`tensors` and :meth:`facts` were taken."""
-        kept, best, validated = facts["kept"], facts["best"], facts["validated"]
-        if not (best is None or type(best) is int) or type(validated) is not int or validated < 0:
-            raise TypeError(f"the selection is {checks.brief(facts)}")
-        self.kept = None if kept is None else Kept(*kept)
-        if self.kept is not None and not isinstance(self.kept.why, str):
-            raise TypeError(f"why an epoch was kept is {checks.brief(kept)}")
-        self._best = None if best is None else (best, tensors["scores"])
-        self._validated = validated
+    def restore(self, state: SelectionState) -> None:
+        """Go on from where :attr:`state` was taken."""
+        self.kept, self._validated = state.kept, state.validated
+        self._best = None
+        if state.best is not None and state.scores is not None:
+            self._best = (state.best, state.scores)
 
 
 def _percent(scores: Tensor) -> str:

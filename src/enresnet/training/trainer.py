@@ -11,8 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -24,22 +23,15 @@ from enresnet.evaluation import score
 from enresnet.models.noise import NoiseStream, share_stream
 from enresnet.training.averaging import WeightAverage
 from enresnet.training.awp import default_gamma, perturbed_weights
-from enresnet.training.batches import share_of, step_rows
 from enresnet.training.collapse_guard import CollapseGuard
 from enresnet.training.curriculum import recipe_at, sized_at
-from enresnet.training.engine import Engine
+from enresnet.training.engine import CraftedBatch, Engine, ObjectiveLoss, step_rows
 from enresnet.training.events import Epoch, Progress, Step
 from enresnet.training.joint import LearnedWeights, compensate
-from enresnet.training.loss import CraftedBatch, ObjectiveLoss
 from enresnet.training.memory import choose_memory
 from enresnet.training.objectives import OBJECTIVES
 from enresnet.training.recipe import Recipe
-from enresnet.training.state import (
-    load_network_tensors,
-    network_tensors,
-    prefixed,
-    without_prefix,
-)
+from enresnet.training.state import NetworkState, TrainerState
 from enresnet.training.teacher import answers_digest, teacher_answers
 from enresnet.training.validation import Validation, validate
 
@@ -161,53 +153,51 @@ class Trainer:
         while self.progress.epoch < self.recipe.epochs:
             yield self._epoch(after_step)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return all tensors that decide how the training goes on."""
-        guarded = {} if self._guard is None else self._guard.tensors()
-        gathered = {} if self._weights is None else {"weights": self._weights.gathered}
-        return {**self._network(), **prefixed("guard", guarded), **gathered}
+    @property
+    def state(self) -> TrainerState:
+        """All that decides how the training goes on; its tensors go on changing."""
+        return TrainerState(
+            network=self._network,
+            guard=None if self._guard is None else self._guard.state,
+            part_gradient=None if self._weights is None else self._weights.gathered,
+            progress=self.progress,
+            natural=self._natural,
+            precision=self.engine.precision_state(),
+            processes=self.engine.processes,
+            teacher=answers_digest(self._answers),
+        )
 
-    def facts(self) -> dict[str, Any]:
-        """Return the rest of what decides how the training goes on, as plain JSON."""
-        return {
-            "progress": asdict(self.progress),
-            "natural": self._natural,
-            "guard": None if self._guard is None else self._guard.best,
-            "precision": self.engine.precision_state(),
-            "processes": self.engine.processes,
-            "teacher": answers_digest(self._answers),
-        }
-
-    def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        """Go on from where :meth:`tensors` and :meth:`facts` were taken."""
-        if facts["processes"] != self.engine.processes:
+    def restore(self, state: TrainerState) -> None:
+        """Go on from where :attr:`state` was taken."""
+        if state.processes != self.engine.processes:
             raise ValueError(
-                f"the run was trained by {checks.brief(facts['processes'])} processes and cannot "
+                f"the run was trained by {checks.brief(state.processes)} processes and cannot "
                 f"go on with {self.engine.processes}: its batches would be others"
             )
-        if facts.get("teacher") != answers_digest(self._answers):
+        if state.teacher != answers_digest(self._answers):
             raise ValueError(
                 f"the teacher {self.recipe.teacher} answers otherwise than when the run began: was "
                 "it trained on?"
             )
-        load_network_tensors(tensors, self.model, self._averaged, self._optimiser)
+        state.network.load_into(self.model, self._averaged, self._optimiser)
         if self._guard is not None:
-            if facts["guard"] is None:
+            if state.guard is None:
                 self._go_on_with_pgd()
             else:
-                self._guard.restore_state(without_prefix("guard", tensors), facts["guard"])
+                self._guard.restore(state.guard)
         if self._weights is not None:
-            self._weights.gathered.copy_(tensors["weights"])
-        self.engine.load_precision_state(facts["precision"])
-        progress, natural = Progress(**facts["progress"]), facts["natural"]
+            if state.part_gradient is None:
+                raise LookupError("it has no gradient of the parts' weights")
+            self._weights.gathered.copy_(state.part_gradient)
+        self.engine.load_precision_state(state.precision)
+        progress = replace(state.progress)  # a copy: it is counted on
         if not (0 <= progress.epoch <= self.recipe.epochs and 0 <= progress.step <= self.steps):
             raise LookupError(f"it stands at step {progress.step} of epoch {progress.epoch}")
-        if not isinstance(natural, float | int | None):
-            raise TypeError(f"the natural accuracy is {checks.brief(natural)}")
-        self.progress, self._natural = progress, natural
+        self.progress, self._natural = progress, state.natural
 
-    def _network(self) -> dict[str, Tensor]:
-        return network_tensors(self.model, self._averaged, self._optimiser)
+    @property
+    def _network(self) -> NetworkState:
+        return NetworkState.of(self.model, self._averaged, self._optimiser)
 
     @property
     def _averaged(self) -> nn.Module | None:
@@ -270,7 +260,7 @@ class Trainer:
         self._seed_step(at.epoch, number)
         done = (at.epoch + number / steps) / self.recipe.epochs
         self._follow(recipe_at(self._plan, done))
-        own = rows[share_of(len(rows), self.engine)]
+        own = rows[self.engine.share_of(len(rows))]
         images, labels = self._batch(own, done)
         if self._answers is not None:
             self.objective.answers = self._answers[own].to(self.engine.device)
@@ -404,9 +394,9 @@ class Trainer:
         with self.engine.autocast():
             happened = self._guard.collapsed(self.model, self.engine)
         if happened is None:
-            self._guard.keep(self._network())
+            self._guard.keep(self._network)
             return ""
-        load_network_tensors(self._guard.tensors(), self.model, self._averaged, self._optimiser)
+        self._guard.good.load_into(self.model, self._averaged, self._optimiser)
         self._go_on_with_pgd()
         return f"{happened}; back to the last good epoch, and on with PGD-2"
 
@@ -423,8 +413,7 @@ class Trainer:
         if not (last or self.collapsed) and epoch + 1 < recipe.validate_from * recipe.epochs:
             return None
         images = self.data.validation
-        before = self._noise
-        found = validate(
+        return validate(
             self.result,
             images if self.selecting else images.first(recipe.validation_images),
             recipe,
@@ -433,5 +422,3 @@ class Trainer:
             epoch=epoch,
             robust=self.objective.robust,
         )
-        share_stream(self.model, before)
-        return found

@@ -1,22 +1,42 @@
-"""``enresnet benchmark``."""
+"""``python -m speed`` in the folder benchmarks; ``make bench`` installs the rivals first."""
 
 from __future__ import annotations
 
-import importlib
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import enresnet
+import tyro
+
 from enresnet import evaluation
 from enresnet.cli.output import check_outputs, write_json
 from enresnet.common import checks
+from enresnet.common.allocator import keep_memory
 from enresnet.common.files import atomic_write
 from enresnet.common.plotting import as_png, blank, plain
 from enresnet.common.tables import print_table
+from speed import BENCHMARKS
+from speed.steps import TINY, Setting
+from speed.turns import MissingError
 
 
-def command(
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmarks; return the exit code, 2 for bad input."""
+    keep_memory()  # as the command line does
+    try:
+        return tyro.cli(
+            measure,
+            prog="python -m speed",
+            args=arguments,
+            config=(tyro.conf.FlagCreatePairsOff,),
+        )
+    except (ValueError, TypeError, OSError) as error:
+        print(f"speed: {error}", file=sys.stderr)
+        return 2
+
+
+def measure(
     *,
     only: tuple[str, ...] = (),
     images: int | None = None,
@@ -27,9 +47,7 @@ def command(
 ) -> int:
     """Measure speed side by side with a plain loop, the hardware's limit and other libraries.
 
-    Runs from a clone of the repository, whose folder benchmarks holds the rivals; make bench
-    installs them. Everything takes about an hour on two cores; exit code 1 means that a figure
-    missed its bound.
+    Everything takes about an hour on two cores; exit code 1 means that a figure missed its bound.
 
     Args:
         only: Keys of single benchmarks, as in the output.
@@ -40,27 +58,20 @@ def command(
         picture: Also draw the growth to this PNG file.
     """
     check_outputs(json, picture=picture)
-    folder = Path(enresnet.__file__).parents[2] / "benchmarks"
-    if not (folder / "speed").is_dir():
-        raise FileNotFoundError("there is no folder benchmarks: run this from a clone")
-    sys.path.insert(0, str(folder))
-    speed = importlib.import_module("speed")
-    steps = importlib.import_module("speed.steps")
-    missing = importlib.import_module("speed.turns").MissingError
     for key in only:
-        checks.choice("only", key, speed.BENCHMARKS)
+        checks.choice("only", key, BENCHMARKS)
     if picture is not None and only and "growth" not in only:
         raise ValueError("--picture draws the growth: add growth to --only")
     asked = {"images": images, "repeats": repeats}
     sizes = {n: checks.integer(n, value, low=1) for n, value in asked.items() if value is not None}
     if tiny and sizes:
         raise ValueError(f"--tiny has its own sizes: leave out --{' and --'.join(sizes)}")
-    setting = steps.TINY if tiny else steps.Setting(**sizes)
+    setting = TINY if tiny else Setting(**sizes)
     results: dict[str, Any] = {"machine": evaluation.machine()}
-    for key in only or speed.BENCHMARKS:
+    for key in only or BENCHMARKS:
         try:
-            result = speed.BENCHMARKS[key](setting)
-        except missing as error:
+            result = BENCHMARKS[key](setting)
+        except MissingError as error:
             print(f"{key}: skipped, {error}")
             continue
         _put(results, key, result)
@@ -157,3 +168,7 @@ def _leaves(results: dict[str, Any], prefix: str = "") -> list[str]:
         key = f"{prefix}{name}"
         found += [key] if "median" in value else _leaves(value, f"{key}.")
     return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

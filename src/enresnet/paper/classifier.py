@@ -16,46 +16,26 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import mean, stdev
-from typing import Any
+from statistics import mean
 
 import torch
-from sklearn.datasets import make_moons
 from torch import Tensor, nn
 
 from enresnet.attacks import PGD
 from enresnet.common import checks
 from enresnet.common.progress import progress_bar
-from enresnet.common.randomness import named_generator, named_seed
-from enresnet.pde.flow import Flow, train
+from enresnet.common.randomness import named_generator
+from enresnet.pde.flow import DATA, HALF_WIDTH, Flow, train, two_dimensional
 from enresnet.pde.grid import Grid, overshoot
 from enresnet.pde.semi_lagrangian import bilinear
 from enresnet.pde.spectral import check_sigmas, largest_stable_step, solve_backward
 from enresnet.pde.theorems import window
+from enresnet.report.findings import Agreement, ClassifierRow, ClassifierStudy
 
 SIGMAS = (0.0, 0.05, 0.1, 0.3)
-DATA = ("moons", "spirals")
-HALF_WIDTH = 2.0  # of the square that is drawn; all data lies inside
 TRAINING_POINTS, TEST_POINTS = 300, 400
 BOX = 12.0
 INNER, OUTER = 3.6, 5.8  # where the cut-off begins and ends
-
-
-def two_dimensional(name: str, count: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Return points N x 2 inside the square and labels 0 and 1."""
-    checks.choice("data", name, DATA)
-    checks.integer("count", count, low=2)
-    if name == "moons":
-        points, labels = make_moons(count, noise=0.12, random_state=named_seed(seed, name) % 2**32)
-        centred = torch.from_numpy(points) - torch.tensor([0.5, 0.25], dtype=torch.float64)
-        return (1.1 * centred).clamp(-1.99, 1.99), torch.from_numpy(labels)
-    generator = named_generator(seed, f"spirals {count}")
-    labels = torch.arange(count) % 2
-    along = torch.rand(count, generator=generator, dtype=torch.float64).sqrt()
-    angle = 1.5 * math.pi * along + math.pi * labels
-    points = (0.15 + 1.5 * along).unsqueeze(1) * torch.stack([angle.cos(), angle.sin()], dim=1)
-    points += 0.07 * torch.randn(count, 2, generator=generator, dtype=torch.float64)
-    return points.clamp(-1.99, 1.99), labels
 
 
 class OnImages(nn.Module):
@@ -85,81 +65,6 @@ class Trained:
     residual: float  # mean |u(x_i, 0) - y_i| over the training points
     natural: float
     robust: float
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """A network's surface and the spectral solution of its equation, where the data is."""
-
-    network: Tensor
-    spectral: Tensor
-    rms: float  # of their difference
-    largest: float
-    refined_rms: float  # the same with each layer in `substeps` Euler steps
-    refined_largest: float
-    monte_carlo: float  # root mean square standard error of the network's surface
-    steepest: float  # largest |grad u| of the spectral solution
-    overshoot: float  # of the spectral solution beyond the range of f
-    exhaustive: float  # its accuracy under a search of the whole box about each test point
-
-    def to_json(self) -> dict[str, float]:
-        """Return the numbers, without the surfaces."""
-        return {name: value for name, value in vars(self).items() if isinstance(value, float)}
-
-
-@dataclass(frozen=True)
-class Row:
-    """The networks of one sigma: means over trainings, and how the first agrees with its equation.
-
-    ``gains`` are the differences of the robust accuracy to the first sigma's, training by training.
-    """
-
-    sigma: float
-    residual: float
-    natural: float
-    robust: float
-    naturals: list[float]
-    robusts: list[float]
-    gains: list[float]
-    agreement: Agreement
-
-    @property
-    def gain(self) -> float:
-        """The mean gain."""
-        return mean(self.gains)
-
-    @property
-    def gain_error(self) -> float | None:
-        """Its standard error over trainings, if there is more than one."""
-        return stdev(self.gains) / math.sqrt(len(self.gains)) if len(self.gains) > 1 else None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        own = {name: value for name, value in vars(self).items() if name != "agreement"}
-        summary = {"gain": self.gain, "gain_error": self.gain_error}
-        return {**own, **summary, **self.agreement.to_json()}
-
-
-@dataclass(frozen=True)
-class ClassifierStudy:
-    """The networks of one data set, with their surfaces for the picture."""
-
-    data: str
-    epsilon: float
-    layers: int
-    rows: list[Row]
-    line: list[float]  # coordinates of the surfaces
-    points: Tensor
-    labels: Tensor
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the numbers, without the surfaces."""
-        return {
-            "data": self.data,
-            "epsilon": self.epsilon,
-            "layers": self.layers,
-            "rows": [row.to_json() for row in self.rows],
-        }
 
 
 def spectral_surface(flow: Flow, grid: Grid) -> Tensor:
@@ -218,7 +123,7 @@ def study_classifier(
                     advance(1)
     points, labels = two_dimensional(data, TRAINING_POINTS, seed=seed)
     rows = [
-        Row(
+        ClassifierRow(
             sigma,
             mean(network.residual for network in networks),
             mean(network.natural for network in networks),

@@ -1,12 +1,8 @@
-r"""Particles and multi-level Monte Carlo, measured against the spectral solution.
+"""Particles and multi-level Monte Carlo, measured against the spectral solution.
 
-One smooth problem serves both, on the box of length 2 pi:
-
-.. math:: F = (\sin x_2 + \cos t,\; \cos x_1 - \tfrac12 \sin(x_1 + x_2)), \qquad
-          f = \sin x_1 \cos x_2 + \tfrac12 \cos(2 x_1 + x_2)
-
-Measured are the agreement in standard errors, the weak order in the time step, the order in the
-number of paths, and the cost of a wanted error.
+Both solve the smooth problem of :mod:`enresnet.pde.smooth_problem`. Measured are the agreement in
+standard errors, the weak order in the time step, the order in the number of paths, and the cost of
+a wanted error.
 """
 
 from __future__ import annotations
@@ -17,41 +13,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from enresnet.common import checks
 from enresnet.common.progress import progress_bar
 from enresnet.common.randomness import named_generator
-from enresnet.pde.grid import Grid
-from enresnet.pde.multilevel import MultilevelEstimate, Sampler, multilevel, plain
+from enresnet.pde.mlmc import MultilevelEstimate, Sampler, multilevel, plain
 from enresnet.pde.particles import METHODS, SCRAMBLES, Estimate, feynman_kac, slope
-from enresnet.pde.spectral import solve_backward
+from enresnet.pde.smooth_problem import SIGMA, reference, terminal, velocity
+from enresnet.report.findings import Cost, MultilevelStudy, ParticleStudy, WeakOrder
 
-SIGMA = 0.5
-REFERENCE_STEPS = 200
 PATHS_MULTIPLE = 2 * SCRAMBLES  # what every kind of paths can be divided by
-
-
-def velocity(points: Tensor, time: float) -> Tensor:
-    """Return the smooth wind of the study."""
-    x, y = points.unbind(dim=-1)
-    return torch.stack([y.sin() + math.cos(time), x.cos() - 0.5 * (x + y).sin()], dim=-1)
-
-
-def terminal(points: Tensor) -> Tensor:
-    """Return f."""
-    x, y = points.unbind(dim=-1)
-    return x.sin() * y.cos() + 0.5 * (2 * x + y).cos()
-
-
-def reference(sigma: float = SIGMA, size: int = 48) -> tuple[Grid, Tensor]:
-    """Return a grid and the spectral solution u(x, 0) on it, exact to about 1e-8."""
-    grid = Grid(size=size, length=2 * math.pi)
-    values = terminal(grid.points)
-    return grid, solve_backward(grid, velocity, values, sigma=sigma, steps=REFERENCE_STEPS)[0]
 
 
 class Places:
@@ -95,20 +68,6 @@ class Places:
         return deviations
 
 
-@dataclass(frozen=True)
-class WeakOrder:
-    """The bias of Euler-Maruyama against the number of steps."""
-
-    steps: list[int]
-    errors: list[float]  # root mean square over the points
-    bars: list[float]  # standard errors
-
-    @property
-    def order(self) -> float:
-        """The slope of the error in the time step."""
-        return slope([1 / count for count in self.steps], self.errors)
-
-
 def weak_order(places: Places) -> WeakOrder:
     """Measure the bias with quasi-random paths: it is to be seen, not the noise."""
     counts = [4, 8, 16, 32]
@@ -118,28 +77,6 @@ def weak_order(places: Places) -> WeakOrder:
         [float((one.mean - places.exact).square().mean().sqrt()) for one in found],
         [float(one.standard_error.square().mean().sqrt()) for one in found],
     )
-
-
-@dataclass(frozen=True)
-class ParticleStudy:
-    """What the particles of the study gave."""
-
-    points: list[list[float]]
-    exact: list[float]
-    estimates: dict[str, Estimate]  # by method
-    scores: dict[str, list[float]]  # deviations in standard errors
-    weak: WeakOrder
-    path_numbers: list[int]
-    path_errors: dict[str, list[float]]  # root mean square over points and repetitions
-    path_orders: dict[str, float]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            **vars(self),
-            "estimates": {k: e.to_json() for k, e in self.estimates.items()},
-            "weak": {**vars(self.weak), "order": self.weak.order},
-        }
 
 
 def study_particles(
@@ -188,58 +125,6 @@ def study_particles(
         path_errors,
         {k: slope([float(n) for n in numbers], e) for k, e in path_errors.items()},
     )
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a wanted error costs with and without levels; the runs are those of median cost."""
-
-    epsilon: float
-    multilevel: MultilevelEstimate
-    plain: MultilevelEstimate
-    multilevel_error: float  # root mean square against the spectral solution
-    plain_error: float
-    multilevel_seconds: float  # median
-    plain_seconds: float
-
-    @property
-    def gain(self) -> float:
-        """How many times fewer Euler steps the levels take."""
-        return self.plain.cost / self.multilevel.cost
-
-    @property
-    def gain_in_seconds(self) -> float:
-        """The same in time on this machine, whose vectors and threads like long batches."""
-        return self.plain_seconds / self.multilevel_seconds
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "epsilon": self.epsilon,
-            "gain": self.gain,
-            "multilevel": self.multilevel.to_json(),
-            "plain": {**self.plain.to_json(), "bias": None},
-            "multilevel_error": self.multilevel_error,
-            "plain_error": self.plain_error,
-            "multilevel_seconds": self.multilevel_seconds,
-            "plain_seconds": self.plain_seconds,
-        }
-
-
-@dataclass(frozen=True)
-class MultilevelStudy:
-    """Cost against error for both ways."""
-
-    point: list[float]
-    exact: float
-    rows: list[Cost]
-    multilevel_growth: float  # of the cost, from the largest epsilon to the smallest
-    plain_growth: float
-    variance_order: float  # of V_l in the step
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {**vars(self), "rows": [row.to_json() for row in self.rows]}
 
 
 def study_multilevel(

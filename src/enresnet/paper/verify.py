@@ -4,42 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 
 from enresnet.common.progress import progress_bar
 from enresnet.common.randomness import named_generator
-from enresnet.pde import characteristics, exact, studies, theorems
-from enresnet.pde.figure4 import draw_problem
+from enresnet.paper import studies
+from enresnet.paper.figure4 import draw_problem
+from enresnet.pde import characteristics, exact, smooth_problem, theorems
 from enresnet.pde.grid import Grid, overshoot
-from enresnet.pde.multilevel import Sampler, multilevel
+from enresnet.pde.mlmc import Sampler, multilevel
 from enresnet.pde.particles import METHODS, feynman_kac, slope
 from enresnet.pde.semi_lagrangian import SMOOTH_FACTOR, bilinear, continued, solve_rough
 from enresnet.pde.spectral import solve_backward, solve_forward
+from enresnet.report.findings import Check
 
 SPACE = 1e-8
 ORDER = 3.9
-
-
-@dataclass(frozen=True)
-class Check:
-    """A number that must stay below, or reach, a bound."""
-
-    name: str
-    found: float
-    bound: float
-    at_least: bool = False
-
-    @property
-    def holds(self) -> bool:
-        """Whether the number keeps its bound; NaN never does."""
-        return self.found >= self.bound if self.at_least else self.found <= self.bound
-
-    def to_json(self) -> dict[str, float | str | bool]:
-        """Return plain values."""
-        return {**vars(self), "holds": self.holds}
 
 
 def verify(*, seed: int = 0) -> list[Check]:
@@ -72,9 +54,9 @@ def verify(*, seed: int = 0) -> list[Check]:
 def _there_and_back() -> Check:
     """Without diffusion, backward undoes forward."""
     grid = Grid(size=64, length=2 * math.pi)
-    start = studies.terminal(grid.points)
-    there = solve_forward(grid, studies.velocity, start, sigma=0.0, steps=200)[0]
-    back = solve_backward(grid, studies.velocity, there, sigma=0.0, steps=200)[0]
+    start = smooth_problem.terminal(grid.points)
+    there = solve_forward(grid, smooth_problem.velocity, start, sigma=0.0, steps=200)[0]
+    back = solve_backward(grid, smooth_problem.velocity, there, sigma=0.0, steps=200)[0]
     return Check("forward, then backward, sigma 0", float((back - start).abs().max()), 1e-8)
 
 
@@ -95,12 +77,12 @@ def _deviation(places: studies.Places, method: str, times: int) -> float:
 
 def _levels_and_theorems(seed: int) -> list[Check]:
     """What is built on the solvers: levels, the network as Euler's method, Theorems 1 and 2."""
-    grid, solution = studies.reference()
+    grid, solution = smooth_problem.reference()
     sampler = Sampler(
-        studies.velocity,
-        studies.terminal,
+        smooth_problem.velocity,
+        smooth_problem.terminal,
         grid.points[3, 5],
-        sigma=studies.SIGMA,
+        sigma=smooth_problem.SIGMA,
         generator=named_generator(seed, "levels of a check"),
     )
     levels = multilevel(sampler, epsilon=0.005)

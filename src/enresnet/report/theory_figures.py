@@ -13,12 +13,16 @@ from matplotlib.figure import Figure
 
 from enresnet.common.plotting import COLOURS, blank, diverging, plain
 from enresnet.pde.characteristics import CharacteristicStudy
-from enresnet.pde.classifier import HALF_WIDTH, ClassifierStudy
 from enresnet.pde.depth_levels import WAYS, DepthLevel
-from enresnet.pde.figure4 import Figure4
-from enresnet.pde.studies import MultilevelStudy, ParticleStudy
+from enresnet.pde.flow import HALF_WIDTH
 from enresnet.pde.theorems import Break, Case, Smoothness
-from enresnet.pde.verify import Check
+from enresnet.report.findings import (
+    Check,
+    ClassifierStudy,
+    Figure4,
+    MultilevelStudy,
+    ParticleStudy,
+)
 
 # Distinct to colour-blind eyes (Okabe and Ito), for lines that share a panel.
 LINES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#555555")

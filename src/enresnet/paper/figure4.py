@@ -10,7 +10,6 @@ its structure is, and how far a random point is from a level set used for classi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,60 +35,12 @@ from enresnet.pde.spectral import (
     solve_backward,
     too_few_steps,
 )
+from enresnet.report.findings import Figure4, Regularity, Trap
 
 SIGMAS = (0.0, 0.01, 0.1)
 SCALE = 0.03  # of the Gaussian that smooths f: bumps and hollows are then about 0.1 across
 DISTANCE_FACTOR = 4  # distances are measured on a grid so much finer
 FINE_WAVE = 10.0  # waves a unit length; f has nearly nothing above
-
-
-@dataclass(frozen=True)
-class Regularity:
-    """What the text claims of one panel, in numbers."""
-
-    sigma: float | None  # of f itself: none
-    lowest: float
-    highest: float
-    gradient: float  # root of the mean square of |grad u|
-    steepest: float  # largest |grad u|
-    total_variation: float  # mean of |grad u|
-    mean_wave: float  # of the power spectrum, in waves a unit length
-    fine_share: float  # of the power in waves above FINE_WAVE
-    distance: float  # of random points to the level set through the median, on average
-    near: float  # share of random points nearer to it than one spacing of the grid
-    overshoot: float  # beyond the range of f, as a share of that range
-
-    def to_json(self) -> dict[str, float | None]:
-        """Return the numbers by name."""
-        return dict(vars(self))
-
-
-@dataclass(frozen=True)
-class Figure4:
-    """The four panels and their numbers; f comes last."""
-
-    grid: Grid
-    velocity: Draws
-    terminal: Tensor
-    solutions: dict[float, Tensor]
-    refinements: dict[float, int]
-    rows: list[Regularity]
-    terminal_row: Regularity
-    spectra: dict[float | None, tuple[list[float], list[float]]]
-    distances: dict[float | None, Tensor]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the numbers, without the panels."""
-        return {
-            "size": self.grid.size,
-            "rows": [row.to_json() for row in self.rows],
-            "terminal": self.terminal_row.to_json(),
-            "refinements": {str(sigma): factor for sigma, factor in self.refinements.items()},
-            "spectra": {
-                "f" if sigma is None else str(sigma): {"wave": waves, "power": power}
-                for sigma, (waves, power) in self.spectra.items()
-            },
-        }
 
 
 def distinct(sigmas: Sequence[float]) -> list[float]:
@@ -171,19 +122,6 @@ def figure4(
         {sigma: spectrum(grid, u) for sigma, u in panels.items()},
         distances,
     )
-
-
-@dataclass(frozen=True)
-class Trap:
-    """The largest |u(x, 0)| that plain pseudo-spectral steps give, for each sigma."""
-
-    frozen: bool
-    dealias: bool
-    largest: dict[float, float]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {**vars(self), "largest": {str(s): value for s, value in self.largest.items()}}
 
 
 def plain_spectral(
