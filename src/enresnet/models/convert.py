@@ -168,14 +168,14 @@ def feynman_kac(
     checks.choice("init", init, get_args(Init))
     generator = checked_generator(generator)
     residuals = find_residuals(model, blocks=blocks, example=example)
-    networks = []
+    stream = NoiseStream(generator)
+    _check_conversion(model, residuals, example)
+    inside = []
     for _ in range(members):
         network = copy.deepcopy(model)
         if init == "fresh":
             network = _fresh(network, builder, generator)
-        networks.append(network)
-    stream = NoiseStream(generator)
-    inside = [_with_noise(own, residuals, noise, std_over, stream) for own in networks]
+        inside.append(_with_noise(network, residuals, noise, std_over, stream))
     ensemble = Ensemble(inside, average=average, draws=draws, generator=generator)
     ensemble.residuals = residuals
     return ensemble.train(model.training)
@@ -276,7 +276,7 @@ def _traced(module: nn.Module) -> fx.Graph:
 
 
 def _own_graph(module: nn.Module) -> fx.Graph:
-    """Trace a module; arguments that its ``forward`` only passes on, as in **kwargs, are left out."""
+    """Trace a module; what its ``forward`` only passes on, as **kwargs, is left out."""
     kind = type(module)
     parameters = inspect.signature(kind.forward).parameters.values()
     open_ended = [p for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
@@ -305,11 +305,16 @@ def _may_add(module: nn.Module) -> bool:
 
 
 def _seems_to_add(module: nn.Module) -> bool:
-    try:
-        source = inspect.getsource(type(module).forward)
-    except (OSError, TypeError):
-        return True
-    return any(word in source for word in (" + ", " += ", ".add(", ".add_("))
+    """Return whether the source of a module's ``forward``, or of one it may call, adds."""
+    for kind in type(module).__mro__:
+        if "forward" in vars(kind) and not kind.__module__.startswith("torch.nn"):
+            try:
+                source = inspect.getsource(vars(kind)["forward"])
+            except (OSError, TypeError):
+                return True
+            if any(word in source for word in (" + ", " += ", ".add(", ".add_(")):
+                return True
+    return False
 
 
 def _additions(graph: fx.Graph) -> list[fx.Node]:
@@ -364,8 +369,25 @@ def _replaced(root: nn.Module, name: str, module: nn.Module, graph: fx.Graph) ->
     return root
 
 
-def _run(model: nn.Module, example: Tensor | None) -> None:
-    """Call a network on the example, or on random images of a size that it takes."""
+def _check_conversion(model: nn.Module, residuals: Residuals, example: Tensor | None) -> None:
+    """Raise unless the network with noise 0 is the same function as before."""
+    before = copy.deepcopy(model).eval()
+    quiet = _with_noise(copy.deepcopy(before), residuals, 0.0, "example", NoiseStream())
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        one, images = _run(before, example)
+        torch.manual_seed(0)
+        two, _ = _run(quiet, images)
+    if not isinstance(one, Tensor) or not torch.allclose(one, two, rtol=1e-4, atol=1e-5):
+        raise ValueError(
+            f"model cannot be converted: {type(model).__name__} answers otherwise once its forward "
+            "is traced; name the blocks whose output gets the noise, blocks=[...]; it is made of "
+            f"{', '.join(_candidates(model))}"
+        )
+
+
+def _run(model: nn.Module, example: Tensor | None) -> tuple[Any, Tensor]:
+    """Return a network's answer to the example, or to random images of a size that it takes."""
     if example is not None:
         sizes = [example]
     else:
@@ -380,15 +402,14 @@ def _run(model: nn.Module, example: Tensor | None) -> None:
     for number, images in enumerate(sizes, 1):
         try:
             with torch.enable_grad():
-                logits_of(model(images.clone().requires_grad_()))
+                return logits_of(model(images.clone().requires_grad_())), images
         except Exception as error:
             if number == len(sizes):
                 raise ValueError(
                     f"model fails on the example images {tuple(images.shape)}: {error}; give it "
                     "others: example=..."
                 ) from error
-        else:
-            return
+    raise AssertionError("there is at least one size")
 
 
 def _no_residual(one: Any, two: Any) -> str:
