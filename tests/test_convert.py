@@ -84,6 +84,18 @@ def test_of_our_networks_it_is_that_of_the_registry(base):
     assert torch.equal(*attacks)
 
 
+def test_what_follows_may_work_in_place():
+    class InPlace(Block):
+        def forward(self, x):
+            out = self.conv2(self.conv1(x).relu_())
+            out += x
+            return out.relu_()
+
+    made = feynman_kac(Net(InPlace(), InPlace()), members=2, noise=0.1).train()
+    made(IMAGES).sum().backward()
+    assert all(p.grad is not None for p in made.parameters())
+
+
 class TestWhatCounts:
     """Additions that are no residual mappings are left alone, and said to be."""
 

@@ -62,6 +62,18 @@ _LINEAR = (
 )
 
 
+class ClonedNoise(NoiseInjection):
+    """Noise whose output may be changed in place, as by a ReLU that saves memory.
+
+    The gradient of the noise needs what it put out.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x + noise * std(x) * N(0, I)."""
+        out = super().forward(x)
+        return out.clone() if out.requires_grad and out is not x else out
+
+
 @dataclass(frozen=True)
 class Residual:
     """One place where noise is added.
@@ -301,7 +313,7 @@ def _own_graph(module: nn.Module) -> fx.Graph:
 def _may_add(module: nn.Module) -> bool:
     """Return whether a module may have additions of its own: torch's have none."""
     kind = type(module)
-    return not kind.__module__.startswith("torch.nn") and kind is not NoiseInjection
+    return not kind.__module__.startswith("torch.nn") and not issubclass(kind, NoiseInjection)
 
 
 def _seems_to_add(module: nn.Module) -> bool:
@@ -504,7 +516,7 @@ def _with_noise(
     """Return the network with noise at all residual mappings."""
 
     def injection() -> NoiseInjection:
-        return NoiseInjection(noise, std_over=std_over, generator=stream)
+        return ClonedNoise(noise, std_over=std_over, generator=stream)
 
     modules = dict(network.named_modules())
     by_module: dict[str, list[Residual]] = {}
