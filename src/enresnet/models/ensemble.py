@@ -70,6 +70,7 @@ class Ensemble(nn.Module):
         self.members = nn.ModuleList(members)
         self.average = checks.choice("average", average, AVERAGES)
         self.draws = checks.integer("draws", draws, low=1)
+        self.residuals: Any = None  # where noise was added, of one made by feynman_kac
         self.recompute = False  # see set_recompute
         self.register_buffer("weights", _normalised(weights, len(members)))
         first = next(noise_modules(self), None)
