@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from enresnet.models import Ensemble as Ensemble
     from enresnet.models import NoiseInjection as NoiseInjection
     from enresnet.models import create_model as create_model
+    from enresnet.models import feynman_kac as feynman_kac
     from enresnet.models import inject_noise as inject_noise
     from enresnet.models import list_models as list_models
     from enresnet.models import list_pretrained as list_pretrained
@@ -48,8 +49,8 @@ __all__ = load_on_first_use(
         "attacks": "create_attack list_attacks",
         "data": "load_data",
         "evaluation": "Evaluation diagnose evaluate load_results transfer transfer_matrix",
-        "models": "Ensemble NoiseInjection create_model inject_noise list_models list_pretrained "
-        "load_model save_model seed_noise set_noise using_noise without_noise",
+        "models": "Ensemble NoiseInjection create_model feynman_kac inject_noise list_models "
+        "list_pretrained load_model save_model seed_noise set_noise using_noise without_noise",
         "models.frozen": "frozen",
         "training": "Recipe Run RunConfig compare integrate list_recipes list_runs load_recipe "
         "resume train",

@@ -82,6 +82,10 @@ class Residual:
         module: The name of the module in whose ``forward`` the addition stands.
         kind: Its class.
         number: Which of its additions, from 0; None where noise is added to its output.
+
+    Example::
+
+        print(find_residuals(create_model("resnet8")).found[0])
     """
 
     module: str
@@ -97,6 +101,10 @@ class Residuals:
         found: The residual mappings, in the order of the modules.
         skipped: Additions that are none, and modules that could not be looked into, with the
             reason.
+
+    Example::
+
+        print(find_residuals(create_model("resnet8")).describe())
     """
 
     found: tuple[Residual, ...]
@@ -169,9 +177,9 @@ def feynman_kac(
 
     Example::
 
-        ensemble = feynman_kac(torchvision.models.resnet18(num_classes=10), members=2)
+        network = create_model("resnet8")  # or any of timm's, torchvision's, yours
+        ensemble = feynman_kac(network, members=2, noise=0.1)
         print(ensemble.residuals.describe())
-        logits = ensemble(torch.rand(4, 3, 32, 32))
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, found {type(model).__name__}")
@@ -218,7 +226,7 @@ def find_residuals(
 
     Example::
 
-        print(find_residuals(torchvision.models.resnet18()).describe())
+        print(find_residuals(create_model("resnet8")).describe())
     """
     if blocks is not None:
         return Residuals(tuple(_chosen(model, blocks)))
