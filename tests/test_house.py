@@ -56,10 +56,10 @@ def test_version(capsys):
     assert re.fullmatch(r"enresnet \d+\.\d+\.\d+\n", capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(6))
 def test_the_readme_examples_run_and_are_short(number, tmp_path):
     examples = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(examples) == 5
+    assert len(examples) == 6
     example = examples[number]
     assert len(example.strip().splitlines()) <= 10
     subprocess.run([sys.executable, "-W", "error", "-c", example], check=True, cwd=tmp_path)

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from enresnet.common.tables import as_html, as_text
+from enresnet.common.text import brief
 from enresnet.evaluation.accuracy import NATURAL, Accuracy
 from enresnet.evaluation.groups import GroupComparison, compare_groups
 from enresnet.evaluation.result import Evaluation
@@ -294,8 +295,14 @@ def _differing(mine: _Kept, other: _Kept, *, attacked: bool) -> str:
     )
     free = {"draws", "eot"} if mine.deterministic or other.deterministic else set()
     parts = [
-        f"{name} {mine_all.get(name)} and {other_all.get(name)}"
+        f"{name} {_both(mine_all.get(name), other_all.get(name))}"
         for name in sorted({*mine_all, *other_all} - free)
         if mine_all.get(name) != other_all.get(name)
     ]
     return ", ".join(parts)
+
+
+def _both(one: Any, two: Any) -> str:
+    """Return two values as briefly as they still differ."""
+    short = [brief(value) for value in (one, two)]
+    return " and ".join(short if short[0] != short[1] else map(str, (one, two)))
