@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -20,7 +21,7 @@ from enresnet.common.files import (
 )
 from enresnet.data import download, load_data
 from enresnet.evaluation.journal import Journal, remove_journal
-from enresnet.training import Run, RunConfig
+from enresnet.training import Run, RunConfig, train
 from processes import dead_process
 from trainings import QUICK
 
@@ -130,6 +131,17 @@ class TestLeftovers:
         assert not is_leftover(tmp_path / "x.tmp")
         assert is_temporary(temporary_path(tmp_path / "x"))
 
+    @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+    def test_a_process_that_nobody_has_waited_for_is_dead(self, tmp_path):
+        ended = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
+        assert ended.stdout.read() == b""  # it has closed its files: it ends now
+        for _ in range(500):
+            if is_leftover(left_by(ended.pid, tmp_path / "x")):
+                break
+            time.sleep(0.01)
+        assert ended.returncode is None and is_leftover(left_by(ended.pid, tmp_path / "x"))
+        ended.communicate()
+
     def test_of_another_machine_only_after_a_day(self, tmp_path, monkeypatch):
         monkeypatch.setattr(files, "_machine", lambda: "01234567")
         path = left_by(dead_process(), tmp_path / "x")
@@ -146,6 +158,16 @@ class TestLeftovers:
             path.write_text("half")
         put(tmp_path / "y", "whole")
         assert sorted(tmp_path.iterdir()) == sorted([mine, foreign, tmp_path / "y"])
+
+    def test_a_run_that_is_finished_is_rid_of_them(self, tmp_path):
+        """A second process may be killed beside the first, which then ends the training."""
+        config = RunConfig("resnet8", "digits", QUICK, limit=200)
+        run = train(config, tmp_path / "run")
+        left_by(dead_process(), run.folder / "config.yaml").write_text("half")
+        before = {path: path.read_bytes() for path in run.folder.rglob("*.safetensors")}
+        train(config, run.folder)
+        assert not list(run.folder.rglob(".*.tmp"))
+        assert before == {path: path.read_bytes() for path in run.folder.rglob("*.safetensors")}
 
     def test_a_training_leaves_those_of_the_living_alone(self, tmp_path):
         """Such as an evaluation of the same run has; and a journal half removed does no harm."""

@@ -162,7 +162,16 @@ def _is_alive(process: int) -> bool:
         return False
     except PermissionError:  # it is another user's
         return True
-    return process > 0
+    return process > 0 and not _is_zombie(process)
+
+
+def _is_zombie(process: int) -> bool:
+    """Return whether a process has ended and only waits for its parent to notice."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text(errors="replace")
+    except OSError:  # not on this system
+        return False
+    return status.rpartition(")")[2].split()[:1] == ["Z"]
 
 
 _swept: set[Path] = set()

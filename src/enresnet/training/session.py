@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from enresnet.common import checks
+from enresnet.common.files import remove_leftovers
 from enresnet.common.processes import first_process
 from enresnet.training.callbacks import Callback, Picture, TensorBoard
 from enresnet.training.engine import Engine, LostProcessError
@@ -97,6 +98,7 @@ def train(
         if (out / "config.yaml").is_file():  # in every process: none is to wait for the others
             run = Run.start(out, config)
             if run.finished and not overwrite:
+                remove_leftovers(out)  # of a process that was killed while another one trained
                 return run
         if first:
             run = Run.start(out, config)
