@@ -139,7 +139,8 @@ class TestLeftovers:
             if is_leftover(left_by(ended.pid, tmp_path / "x")):
                 break
             time.sleep(0.01)
-        assert ended.returncode is None and is_leftover(left_by(ended.pid, tmp_path / "x"))
+        assert ended.returncode is None
+        assert is_leftover(left_by(ended.pid, tmp_path / "x"))
         ended.communicate()
 
     def test_of_another_machine_only_after_a_day(self, tmp_path, monkeypatch):
