@@ -9,8 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from enresnet.attacks import IFGSM
-from enresnet.models import create_model, seed_noise
-from enresnet.models.convert import feynman_kac, find_residuals
+from enresnet.models import create_model, feynman_kac, find_residuals, seed_noise
 from enresnet.models.noise import noise_modules
 from problems import seeded
 

@@ -22,7 +22,7 @@ from enresnet.evaluation import (
     transfer_matrix,
 )
 from enresnet.evaluation.adversarial_sets import AdversarialSets, with_eight_bit
-from enresnet.evaluation.results import Record
+from enresnet.evaluation.results_folder import ResultsFolder
 from enresnet.evaluation.sections import ChosenAttack, Sections
 from problems import SmallNet, random_problem
 
@@ -153,7 +153,7 @@ def test_what_the_command_does_is_possible_in_python(tmp_path):
     sets = AdversarialSets.at(tmp_path / "sets", session.data, chosen, conditions, png=True)
     session = replace(session, options=replace(options, image_sink=sets))
     kept = Sections(
-        Record(tmp_path),
+        ResultsFolder(tmp_path),
         lambda radius: f"at {radius}",
         chosen,
         [0.1],

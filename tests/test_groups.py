@@ -14,10 +14,10 @@ import enresnet
 from enresnet.cli import main
 from enresnet.data import Images
 from enresnet.evaluation import Evaluation, compare_scores
+from enresnet.evaluation.aggregation import summarise
 from enresnet.evaluation.groups import compare_groups
-from enresnet.evaluation.results import Record
+from enresnet.evaluation.results_folder import ResultsFolder
 from enresnet.evaluation.scoring import Scored
-from enresnet.evaluation.summary import summarise
 from enresnet.training import Run, RunConfig, load_recipe
 from problems import SmallNet, seeded
 
@@ -128,7 +128,7 @@ def write_run(folder, scores, *, model="resnet8", seed=0, commit="c1", **changes
     data = Images(torch.zeros(len(right), 1, 1, 1), torch.zeros(len(right)).long(), ("a", "b"))
     kept = Scored(right, right, right, torch.ones(len(right)))
     about = {"model": model, "weights": f"{folder}", "data_name": "d", "checkpoint": "best"}
-    Record(folder).add(
+    ResultsFolder(folder).add(
         "best",
         Evaluation(summarise(kept, data, seconds=1.0, independent=True, deterministic=True), {}),
         data="images",

@@ -7,9 +7,9 @@ from torch.distributions import Normal
 
 from enresnet.data import Images
 from enresnet.evaluation import accuracy_interval, compare_scores, evaluate, paired_difference
+from enresnet.evaluation.aggregation import summarise
 from enresnet.evaluation.scoring import Scored
 from enresnet.evaluation.statistics import SharedNoise
-from enresnet.evaluation.summary import summarise
 from problems import SmallNet, random_problem, seeded
 
 PHI = Normal(0.0, 1.0).cdf

@@ -17,7 +17,7 @@ from enresnet.attacks import FGSM, IFGSM
 from enresnet.evaluation import evaluate
 from enresnet.evaluation.comparison import compare_records
 from enresnet.evaluation.model_identity import digest_of, identify
-from enresnet.evaluation.results import Record
+from enresnet.evaluation.results_folder import ResultsFolder
 from enresnet.models import Normalized, create_model
 from enresnet.training import Run
 from problems import SmallNet, random_problem, seeded
@@ -43,7 +43,7 @@ def add(record, found, data="all", section="best", **changes):
 
 class TestKeeping:
     def test_fewer_images_do_not_replace_more(self, tmp_path):
-        record = Record(tmp_path)
+        record = ResultsFolder(tmp_path)
         assert add(record, result()) == []
         said = add(record, result(limit=8))
         assert len(said) == 2
@@ -55,7 +55,7 @@ class TestKeeping:
         assert add(record, result()) == []
 
     def test_other_settings_are_told_of(self, tmp_path):
-        record = Record(tmp_path)
+        record = ResultsFolder(tmp_path)
         add(record, result())
         (word,) = add(record, result(FGSM(epsilon=0.2)))
         assert "replaced fgsm" in word
@@ -63,7 +63,7 @@ class TestKeeping:
         assert "epsilon=0.2" in word
 
     def test_other_images_have_sections_of_their_own(self, tmp_path):
-        record = Record(tmp_path)
+        record = ResultsFolder(tmp_path)
         add(record, result())
         before = record.sections()["best"]
         add(record, result(limit=39), data="others", data_name="sets/fgsm")
@@ -73,7 +73,7 @@ class TestKeeping:
         assert len(record.sections()) == 3
 
     def test_results_of_other_weights_are_put_aside(self, tmp_path):
-        record = Record(tmp_path)
+        record = ResultsFolder(tmp_path)
         add(record, result())
         before = record.path.read_text()
         (word,) = add(record, result(limit=8), weights="w2")
@@ -86,7 +86,7 @@ class TestKeeping:
 class TestDamage:
     @pytest.fixture
     def record(self, tmp_path):
-        record = Record(tmp_path)
+        record = ResultsFolder(tmp_path)
         add(record, result())
         return record
 
@@ -118,7 +118,7 @@ class TestDamage:
             stored = json.loads(record.path.read_text())
             stored["best"].pop(missing, None)
             stored["best"]["natural"].pop(missing, None)
-            copy = Record(record.folder / missing)
+            copy = ResultsFolder(record.folder / missing)
             copy.folder.mkdir()
             copy.path.write_text(json.dumps(stored))
             with pytest.raises(
@@ -169,7 +169,7 @@ class TestDamage:
 
 class TestComparing:
     def pair(self, tmp_path, *results, tries=1):
-        records = [Record(tmp_path / name) for name in "ab"]
+        records = [ResultsFolder(tmp_path / name) for name in "ab"]
         for record, found in zip(records, results, strict=True):
             record.folder.mkdir()
             add(record, found)

@@ -19,7 +19,7 @@ from enresnet.cli import main
 from enresnet.common.files import temporary_path
 from enresnet.evaluation import evaluate, transfer_matrix
 from enresnet.evaluation.journal import Journals
-from enresnet.evaluation.results import Record
+from enresnet.evaluation.results_folder import ResultsFolder
 from enresnet.evaluation.runner import Runner
 from problems import SmallNet, random_problem, seeded
 
@@ -259,7 +259,7 @@ class TestRepeated:
         assert done == ["ifgsm2 0", "ifgsm2 8", "ifgsm2 16"]
         assert accuracies() == {**before, "ifgsm2": accuracies()["ifgsm2"]}
         assert list(json.loads(Path("r.json").read_text())["robust"]) == ["fgsm", "ifgsm2"]
-        scores, _ = Record(Path("out")).scores()
+        scores, _ = ResultsFolder(Path("out")).scores()
         assert set(scores) == {"best/natural", "best/fgsm", "best/ifgsm2"}
 
     def test_what_comes_later_is_as_if_it_had_come_at_once(self):
@@ -342,7 +342,7 @@ def _write(folder, name):
     result = evaluate(SmallNet(channels=3), (IMAGES, LABELS), {name: FGSM()}, seed=0)
     about = {"model": "m", "weights": "w", "data_name": "d", "checkpoint": "c", "epsilon": 0.1}
     for _ in range(10):
-        Record(folder).add("best", result, data="d", conditions=about)
+        ResultsFolder(folder).add("best", result, data="d", conditions=about)
 
 
 def test_two_that_end_at_the_same_time_both_keep_their_results(tmp_path):
@@ -354,8 +354,8 @@ def test_two_that_end_at_the_same_time_both_keep_their_results(tmp_path):
     for process in processes:
         process.join()
         assert process.exitcode == 0
-    assert set(Record(tmp_path).sections()["best"]["robust"]) == set(names)
-    scores, _ = Record(tmp_path).scores()
+    assert set(ResultsFolder(tmp_path).sections()["best"]["robust"]) == set(names)
+    scores, _ = ResultsFolder(tmp_path).scores()
     assert set(scores) == {"best/natural", *(f"best/{name}" for name in names)}
 
 

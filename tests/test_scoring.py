@@ -10,9 +10,9 @@ from torch import nn
 
 from enresnet.data import Images
 from enresnet.evaluation import evaluate
+from enresnet.evaluation.aggregation import broken_in
 from enresnet.evaluation.scoring import Scored, score_draws
 from enresnet.evaluation.statistics import calibration_error
-from enresnet.evaluation.summary import broken_in
 from problems import seeded
 
 

@@ -34,7 +34,7 @@ from enresnet.data.plain_pickle import read_pickle
 from enresnet.evaluation import evaluate
 from enresnet.evaluation.comparison import compare_records
 from enresnet.evaluation.journal import Journal
-from enresnet.evaluation.results import Record
+from enresnet.evaluation.results_folder import ResultsFolder
 from enresnet.models import create_model, load_model, save_model
 from enresnet.training import Callback, Recipe, Run, RunConfig, load_recipe, train
 from enresnet.training.checkpoint import checkpoints, newest_checkpoint, write_checkpoint
@@ -236,16 +236,16 @@ def _prepare_results() -> dict[str, bytes]:
     labels = torch.arange(12) % 3
     result = evaluate(_small(), (images, labels), [create_attack("fgsm")], seed=0, warn=False)
     about = {"model": "m", "weights": "w", "data_name": "d", "checkpoint": "best", "epsilon": 0.1}
-    record = Record(_fresh("seed-results"))
+    record = ResultsFolder(_fresh("seed-results"))
     record.add("best", result, data="images", conditions=about)
     return _contents(record.folder)
 
 
 def _try_results(files: dict[str, bytes], draw: random.Random) -> str:
-    record = Record(_fill("results", files, draw, draw.choice(list(files))))
+    record = ResultsFolder(_fill("results", files, draw, draw.choice(list(files))))
     for name in record.names():
         record.section(name)
-    found, _ = compare_records(record, Record(Path("seed-results")))
+    found, _ = compare_records(record, ResultsFolder(Path("seed-results")))
     return f"{len(found)} rows"
 
 

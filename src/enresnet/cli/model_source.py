@@ -18,7 +18,7 @@ from enresnet import models
 from enresnet.common import checks
 from enresnet.common.processes import first_process
 from enresnet.common.reading import safetensors_digest
-from enresnet.evaluation.results import Record
+from enresnet.evaluation.results_folder import ResultsFolder
 from enresnet.training import Run
 from enresnet.training.run import CHECKPOINTS
 
@@ -45,9 +45,9 @@ class ModelSource:
     checkpoint: str = "best"
 
     @property
-    def record(self) -> Record:
+    def record(self) -> ResultsFolder:
         """Its results."""
-        return Record(self.folder)
+        return ResultsFolder(self.folder)
 
     def images(
         self, data: str | None, *, size: int | None = None, gray: bool = False

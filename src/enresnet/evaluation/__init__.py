@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from enresnet.evaluation.environment import hardware as hardware
     from enresnet.evaluation.environment import machine as machine
     from enresnet.evaluation.environment import versions as versions
+    from enresnet.evaluation.evaluation import Evaluation as Evaluation
     from enresnet.evaluation.groups import GroupComparison as GroupComparison
     from enresnet.evaluation.groups import compare_groups as compare_groups
     from enresnet.evaluation.journal import Journals as Journals
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from enresnet.evaluation.model_identity import digest_of as digest_of
     from enresnet.evaluation.model_identity import identify as identify
     from enresnet.evaluation.options import EvaluationOptions as EvaluationOptions
-    from enresnet.evaluation.result import Evaluation as Evaluation
+    from enresnet.evaluation.results import Results as Results
+    from enresnet.evaluation.results import load_results as load_results
     from enresnet.evaluation.runner import ImageSink as ImageSink
     from enresnet.evaluation.runner import Shard as Shard
     from enresnet.evaluation.runner import WorkItem as WorkItem
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
     from enresnet.evaluation.statistics import accuracy_interval as accuracy_interval
     from enresnet.evaluation.statistics import compare_scores as compare_scores
     from enresnet.evaluation.statistics import paired_difference as paired_difference
-    from enresnet.evaluation.stored_results import Results as Results
-    from enresnet.evaluation.stored_results import load_results as load_results
 
 __all__ = load_on_first_use(
     __name__,
@@ -44,6 +44,7 @@ __all__ = load_on_first_use(
         "accuracy": "Accuracy",
         "comparison": "ComparisonTable",
         "environment": "hardware machine versions",
+        "evaluation": "Evaluation",
         "groups": "GroupComparison compare_groups",
         "journal": "Journals",
         "masking.checks": "MaskingCheck",
@@ -52,11 +53,10 @@ __all__ = load_on_first_use(
         "measure": "evaluate transfer transfer_matrix",
         "model_identity": "Identity digest_of identify",
         "options": "EvaluationOptions",
-        "result": "Evaluation",
+        "results": "Results load_results",
         "runner": "ImageSink Shard WorkItem",
         "scoring": "score",
         "session": "Session",
         "statistics": "Comparison SharedNoise accuracy_interval compare_scores paired_difference",
-        "stored_results": "Results load_results",
     },
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from enresnet.data import AdversarialSet, Images, load_adversarial_set
-from enresnet.evaluation.result import Evaluation
+from enresnet.evaluation.evaluation import Evaluation
 from enresnet.evaluation.runner import WorkItem
 from enresnet.evaluation.sections import ChosenAttack
 

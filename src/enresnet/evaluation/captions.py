@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from enresnet.common.text import brief
-from enresnet.evaluation.result import Evaluation
+from enresnet.evaluation.evaluation import Evaluation
 
 ONE_DRAW = (
     "AutoAttack itself counts an image as lost that one draw of the noise got wrong: under "

@@ -15,13 +15,13 @@ from torch import Tensor
 from enresnet.common.tables import as_html, as_text
 from enresnet.common.text import brief
 from enresnet.evaluation.accuracy import NATURAL, Accuracy
+from enresnet.evaluation.aggregation import lost_in
+from enresnet.evaluation.evaluation import Evaluation
 from enresnet.evaluation.groups import GroupComparison, compare_groups
-from enresnet.evaluation.result import Evaluation
-from enresnet.evaluation.results import Record
+from enresnet.evaluation.results_folder import ResultsFolder
 from enresnet.evaluation.rows import Row
 from enresnet.evaluation.score_file import about_scores
 from enresnet.evaluation.statistics import Comparison, SharedNoise, compare_scores
-from enresnet.evaluation.summary import lost_in
 
 
 @dataclass(frozen=True)
@@ -189,8 +189,8 @@ def _words(name: str, value: Comparison) -> Row:
 
 
 def compare_records(
-    first: Record | Evaluation,
-    second: Record | Evaluation,
+    first: ResultsFolder | Evaluation,
+    second: ResultsFolder | Evaluation,
     *,
     section: str = "best",
     other_section: str | None = None,
@@ -216,8 +216,8 @@ def compare_records(
 
 
 def compare_record_groups(
-    first: Mapping[str, Record | Evaluation],
-    second: Mapping[str, Record | Evaluation],
+    first: Mapping[str, ResultsFolder | Evaluation],
+    second: Mapping[str, ResultsFolder | Evaluation],
     *,
     paired: bool,
     section: str = "best",
@@ -230,7 +230,7 @@ def compare_record_groups(
     the first images that all have.
     """
     found: dict[str, Comparison] = {}
-    places: list[tuple[Record | Evaluation, str]]
+    places: list[tuple[ResultsFolder | Evaluation, str]]
     places = [(record, section) for record in first.values()]
     places += [(record, other_section or section) for record in second.values()]
     rows, skipped = _rows(places, tries)
@@ -246,7 +246,7 @@ def compare_record_groups(
 
 
 def _rows(
-    places: Sequence[tuple[Record | Evaluation, str]], tries: int
+    places: Sequence[tuple[ResultsFolder | Evaluation, str]], tries: int
 ) -> tuple[dict[str, list[_Kept]], dict[str, str]]:
     """Return what all records have, natural first, and why some of it cannot be compared."""
     entries = [_entries(record, section) for record, section in places]
@@ -266,7 +266,7 @@ def _rows(
     return rows, skipped
 
 
-def _entries(record: Record | Evaluation, section: str) -> dict[str, _Kept]:
+def _entries(record: ResultsFolder | Evaluation, section: str) -> dict[str, _Kept]:
     if isinstance(record, Evaluation):
         values = {NATURAL: record.natural, **record.robust}
         kept = {name: _Kept.of(value) for name, value in values.items()}

@@ -8,7 +8,7 @@ from typing import Any
 from enresnet.common import checks
 from enresnet.common.tables import as_html, as_text
 from enresnet.evaluation.accuracy import NATURAL, Accuracy
-from enresnet.evaluation.result import Evaluation
+from enresnet.evaluation.evaluation import Evaluation
 from enresnet.evaluation.rows import Row, with_interval
 
 OWN = "model"  # what the only model of an evaluation is called

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from enresnet.data import Images
 from enresnet.evaluation.accuracy import Accuracy
+from enresnet.evaluation.evaluation import Evaluation
 from enresnet.evaluation.inputs import Attacks, named_attacks
 from enresnet.evaluation.journal import Journals
 from enresnet.evaluation.matrix import OWN, TransferMatrix
 from enresnet.evaluation.options import EvaluationOptions
-from enresnet.evaluation.result import Evaluation
 from enresnet.evaluation.runner import ImageSink, Shard
 from enresnet.evaluation.session import Session
 from enresnet.models.interface import Model

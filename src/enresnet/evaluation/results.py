@@ -1,273 +1,137 @@
-"""What was found of a model, kept in a folder: evaluation.json and scores.safetensors.
-
-``evaluation.json`` holds a section for each checkpoint, radius and data, in it the natural accuracy
-and the robust ones by attack; attacks measured later join those that are there, and fewer images
-never replace more. ``scores.safetensors`` holds how often each single image was right; it is read
-and written by :mod:`enresnet.evaluation.score_file`, and only where it is asked for: what
-``evaluation.json`` says can be shown without torch.
-"""
+"""All sections of an evaluation.json as one object, read without torch."""
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Mapping
-from contextlib import suppress
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from enresnet.common.files import atomic_write, has_to_itself, writable
-from enresnet.common.reading import safetensors_digest
-from enresnet.evaluation.accuracy import NATURAL, Accuracy
-from enresnet.evaluation.result import Evaluation, read_sections
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-ABOUT = ("model", "weights", "data_name", "checkpoint", "epsilon")  # what all entries share
-DECIDING = ("seed", "draws", "batch_size")  # a result depends on, beside weights and settings
-EVALUATION, SCORES = "evaluation.json", "scores.safetensors"
+from enresnet.common.tables import as_html, as_text
+from enresnet.common.text import brief
+from enresnet.evaluation.evaluation import Evaluation
+from enresnet.evaluation.results_folder import EVALUATION, ResultsFolder, Section
+from enresnet.evaluation.rows import Row
 
 
-@dataclass(frozen=True)
-class Section:
-    """What is kept of one checkpoint at one radius on some images, by however many evaluations."""
+@dataclass(frozen=True, repr=False)
+class Results:
+    """Everything that was measured of a model, by section of its evaluation.json.
 
-    about: dict[str, Any]
-    evaluation: Evaluation
+    It prints as the tables of ``enresnet results``, also in a notebook. ``results["best"]`` is the
+    :class:`Evaluation` of one section; iterating gives the names.
 
+    Attributes:
+        folder: Where the results are.
+        sections: By name, each with its ``evaluation`` and, under ``about``, the model, the digest
+            of its weights, the data, the checkpoint and epsilon.
+        outdated: A sentence on each section that was measured with other weights than the run
+            holds now.
 
-@dataclass(frozen=True)
-class Record:
-    """The folder that results are kept in."""
+    Example::
+
+        enresnet.evaluate(model, (images, labels), draws=2).save("evaluation.json", overwrite=True)
+        results = load_results("evaluation.json")
+        print(results, results["best"].natural.interval)
+    """
 
     folder: Path
+    sections: dict[str, Section]
+    outdated: tuple[str, ...] = ()
 
-    @property
-    def path(self) -> Path:
-        """The file of results."""
-        return self.folder / EVALUATION
+    caption = "In %, with 95 % intervals."
 
-    def check(self) -> None:
-        """Raise if what is there is damaged, or nothing can be added; long work asks first."""
-        self.sections()
-        self.scores()
-        if self.folder.is_dir():
-            writable(self.path)
-            writable(self.folder / SCORES)
+    def __getitem__(self, section: str) -> Evaluation:
+        return self.sections[section].evaluation
 
-    def sections(self) -> dict[str, Any]:
-        """Return all that is kept."""
-        if not self.path.exists():
-            return {}
-        if not self.path.is_file():
-            raise ValueError(f"{self.path} is no file; remove it")
-        stored = read_sections(self.path)
-        for name, section in stored.items():
-            if reason := _malformed(section):
-                raise ValueError(
-                    f"{self.path} is damaged: its section {name!r} {reason}; put a copy in its "
-                    "place, or remove it"
-                )
-        return stored
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sections)
 
-    def outdated(self, name: str) -> str:
-        """Return a sentence if a section is of other weights than its file holds now, else ""."""
-        section = self.sections().get(name, {})
-        for entry in (section.get(NATURAL, {}), *section.get("robust", {}).values()):
-            file = (entry.get("circumstances") or {}).get("file")
-            if not isinstance(file, dict) or not isinstance(file.get("name"), str):
-                continue
-            now = safetensors_digest(self.folder / Path(file["name"]).name)
-            if now is not None and now != file.get("sha256"):
-                return (
-                    f"{self.folder} ({name}) was measured with other weights than "
-                    f"{file['name']} holds now: evaluate it again"
-                )
-        return ""
+    def __len__(self) -> int:
+        return len(self.sections)
 
-    def names(self) -> list[str]:
-        """Return the names of the sections, of which there is at least one."""
-        names = list(self.sections())
-        if not names:
-            raise FileNotFoundError(f"{self.folder} has no evaluation: run enresnet evaluate first")
-        return names
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row of plain numbers for each accuracy of each section, for a data frame.
 
-    def section(self, name: str) -> Section:
-        """Return one section."""
-        sections = self.sections()
-        if name not in sections:
-            known = f"it has {', '.join(sections)}" if sections else "run enresnet evaluate first"
-            raise FileNotFoundError(f"{self.folder} has no evaluation of {name!r}: {known}")
-        stored = sections[name]
-        try:
-            return Section(
-                {key: stored[key] for key in ABOUT},
-                Evaluation.from_json(stored),
-            )
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(
-                f"{self.path} is damaged: its section {name!r} is not whole "
-                f"({type(error).__name__}: {error}); evaluate again, or put a copy in its place"
-            ) from error
-
-    def add(
-        self, section: str, result: Evaluation, *, data: str, conditions: dict[str, Any]
-    ) -> list[str]:
-        """Keep a result, and return what there is to say of those that were there.
-
-        ``data`` tells the images apart from others, whatever their number: a section that holds
-        results on other images is left to them, and this one is named after its data. A result on
-        fewer images, or of fewer draws, does not replace one of more. Results of other weights make
-        room, and stay in files of another name. Accuracies that were known before, which come
-        without scores of single images, are left as they are.
+        Returns:
+            The rows of :meth:`Evaluation.rows`, each with its ``section``, ``model``, ``data`` and
+            ``epsilon``.
         """
-        with has_to_itself(self.folder):  # another evaluation may end at the same time
-            return self._add(section, result, data, conditions)
+        return [
+            {
+                "section": name,
+                "model": section.about["model"],
+                "data": section.about["data_name"],
+                "epsilon": section.about["epsilon"],
+                **row,
+            }
+            for name, section in self.sections.items()
+            for row in section.evaluation.rows()
+        ]
 
-    def _add(
-        self, section: str, result: Evaluation, data: str, conditions: dict[str, Any]
-    ) -> list[str]:
-        stored, said = self.sections(), []
-        section = _place(stored, section, data, conditions)
-        known = stored.get(section, {})
-        if known and known.get("weights") != conditions["weights"]:
-            said.append(f"results of other weights under {section!r} {self._put_aside(known)}")
-            known = {}
-        before = {**known.get("robust", {})}
-        if known.get(NATURAL):
-            before[NATURAL] = known[NATURAL]
-        measured = {
-            name: value
-            for name, value in {NATURAL: result.natural, **result.robust}.items()
-            if value.scored is not None
-        }
-        for name, value in list(measured.items()):
-            if name in before:
-                word = _word(name, before[name], value, conditions)
-                same = before[name].get("settings", value.settings) == value.settings
-                more_draws = same and before[name].get("draws", 0) > value.draws
-                more_images = before[name].get("images", 0) - value.images
-                if more_images > 0 or (more_images == 0 and more_draws):
-                    del measured[name]
-                    said.append(f"kept {word}")
-                elif word:
-                    said.append(f"replaced {word}")
-        entries = before | {
-            name: {**value.to_json(), "data": data, "circumstances": conditions}
-            for name, value in measured.items()
-        }
-        stored[section] = {
-            **{name: conditions[name] for name in ABOUT},
-            NATURAL: entries.pop(NATURAL, {}),
-            "robust": entries,
-        }
-        from enresnet.evaluation.score_file import add_scores
-
-        add_scores(self.folder / SCORES, section, measured, data=data, fresh=not known)
-        with atomic_write(self.path) as temporary:
-            temporary.write_text(json.dumps(stored, indent=2) + "\n")
-        return said
-
-    def known(
-        self,
-        section: str,
-        wanted: Mapping[str, dict[str, Any] | None],
-        *,
-        data: str,
-        images: int,
-        conditions: dict[str, Any],
-    ) -> dict[str, Accuracy]:
-        """Return those of the wanted results that are here already.
-
-        ``wanted`` has the settings of the attacks by name, None for clean images. A result counts
-        if weights, images, settings and what fixes the draws are the same.
-        """
-        stored = self.sections()
-        there = stored.get(_place(stored, section, data, conditions), {})
-        if there.get("weights") != conditions["weights"]:
-            return {}
-        entries = {NATURAL: there[NATURAL], **there["robust"]}
+    def tables(self) -> dict[str, list[Row]]:
+        """Return the accuracies of each section as rows of words, by title."""
         found = {}
-        for name, settings in wanted.items():
-            entry = entries.get(name) or {}
-            how = entry.get("circumstances")
-            if (
-                isinstance(how, dict)
-                and (entry.get("data"), entry.get("images")) == (data, images)
-                and entry.get("settings") == json.loads(json.dumps(settings))
-                and all(how.get(key) == conditions[key] for key in DECIDING)
-            ):
-                with suppress(LookupError, TypeError, ValueError, AttributeError):  # not whole
-                    found[name] = Accuracy.from_json(entry)
+        for name, section in self.sections.items():
+            about = section.about
+            title = (
+                f"{self.folder} ({name}): {about['model']} on {about['data_name']}, "
+                f"epsilon = {brief(about['epsilon'])}"
+            )
+            found[title] = section.evaluation.table()
         return found
 
-    def _put_aside(self, known: dict[str, Any]) -> str:
-        """Copy both files to a name of their own, and return where to."""
-        name, number = str(known.get("weights"))[:8], 1
-        while (aside := self.folder / f"evaluation.{name}-{number}.json").exists():
-            number += 1
-        for path in (self.folder / SCORES, self.path):
-            if path.is_file():
-                with atomic_write(aside.with_suffix(path.suffix)) as temporary:
-                    shutil.copyfile(path, temporary)
-        return f"are kept aside in {aside}"
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON, by section."""
+        return {
+            name: {**section.about, **section.evaluation.to_json()}
+            for name, section in self.sections.items()
+        }
 
-    def scores(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return how often each image was right, and what that depends on, by SECTION/ATTACK."""
-        from enresnet.evaluation.score_file import read_scores
+    def __str__(self) -> str:
+        tables = [
+            as_text(rows, title=title, caption=self.caption)
+            for title, rows in self.tables().items()
+        ]
+        return "\n".join([*tables, *self.outdated])
 
-        return read_scores(self.folder / SCORES)
+    __repr__ = __str__
 
-
-def _malformed(section: Any) -> str:
-    """Return what is wrong with a section, as far as adding to it would matter; "" if nothing."""
-    if not isinstance(section, dict):
-        return f"must be a mapping, found a {type(section).__name__}"
-    robust = section.get("robust")
-    if not isinstance(section.get(NATURAL), dict) or not isinstance(robust, dict):
-        return f"must hold {NATURAL} and robust, each a mapping"
-    for name, entry in {NATURAL: section[NATURAL], **robust}.items():
-        if not isinstance(entry, dict):
-            return f"must have a mapping under {name!r}, found a {type(entry).__name__}"
-        for key, kinds in (("accuracy", (int, float)), ("images", (int,)), ("data", (str,))):
-            if key in entry and not isinstance(entry[key], kinds):
-                return f"has {entry[key]!r} as the {key} of {name!r}"
-        if entry and "accuracy" not in entry:
-            return f"has no accuracy of {name!r}"
-    return ""
+    def _repr_html_(self) -> str:
+        caption = " ".join([self.caption, *self.outdated])
+        return "".join(as_html(r, title=t, caption=caption) for t, r in self.tables().items())
 
 
-def _place(stored: dict[str, Any], section: str, data: str, conditions: dict[str, Any]) -> str:
-    """Return the section for results on some images; that of other images is left to them."""
-    if _data_of(stored.get(section, {})) not in (None, data):
-        section = f"{section} on {conditions['data_name']}"
-        if _data_of(stored.get(section, {})) not in (None, data):
-            section = f"{section}, {data[:8]}"
-    return section
+def load_results(path: str | os.PathLike[str], *, section: str | None = None) -> Results:
+    """Return everything that was measured of a model, by however many evaluations.
 
+    Args:
+        path: The folder of a run or of another evaluation, or the evaluation.json in it.
+        section: The only section to read, such as "best" or "last"; by default all of them.
 
-def _data_of(section: dict[str, Any]) -> str | None:
-    """Return the digest of the images that a section's results are on."""
-    entries = [section.get(NATURAL, {}), *section.get("robust", {}).values()]
-    return next((entry["data"] for entry in entries if "data" in entry), None)
+    Returns:
+        The results. They print as the tables of ``enresnet results``.
 
+    Raises:
+        FileNotFoundError: There is no evaluation, or no such section.
+        ValueError: The file is damaged.
 
-def _word(name: str, before: dict[str, Any], value: Accuracy, conditions: dict[str, Any]) -> str:
-    """Return what differs between a result that was there and another; "" if nothing does."""
-    how = before.get("circumstances") or {}
-    pairs = {
-        "images": (before.get("images"), value.images),
-        "draws": (before.get("draws"), value.draws),
-        **{key: (how.get(key), conditions.get(key)) for key in ("seed", "batch_size")},
-    }
-    parts = [
-        f"{key.replace('_', ' ')} {there}, now {here}"
-        for key, (there, here) in pairs.items()
-        if there is not None and here is not None and there != here
-    ]
-    there, here = before.get("attack") or "clean images", value.attack or "clean images"
-    if there != here:
-        parts.append(f"{there}, now {here}")
-    return f"{name}: {'; '.join(parts)}" if parts else ""
+    Example::
+
+        enresnet.evaluate(model, (images, labels), draws=2).save("evaluation.json", overwrite=True)
+        print(load_results("evaluation.json"))
+    """
+    target = Path(path)
+    if target.is_file() and target.name != EVALUATION:
+        raise ValueError(
+            f"results are read from a folder's {EVALUATION}, found the file {target}; "
+            "Evaluation.load reads one of another name"
+        )
+    record = ResultsFolder(
+        target.parent if target.name == EVALUATION and not target.is_dir() else target
+    )
+    names = record.names() if section is None else [section]
+    sections = {name: record.section(name) for name in names}
+    outdated = tuple(filter(None, map(record.outdated, names)))
+    return Results(record.folder, sections, outdated)

@@ -8,8 +8,8 @@ from typing import Any
 
 from enresnet.attacks import Attack
 from enresnet.evaluation.accuracy import NATURAL, Accuracy
-from enresnet.evaluation.result import Evaluation
-from enresnet.evaluation.results import Record
+from enresnet.evaluation.evaluation import Evaluation
+from enresnet.evaluation.results_folder import ResultsFolder
 from enresnet.evaluation.runner import Shard
 
 
@@ -49,7 +49,7 @@ class Sections:
             digest of the weights, seed, draws, batch size and more.
     """
 
-    record: Record
+    record: ResultsFolder
     named: Callable[[float], str]
     chosen: Sequence[ChosenAttack]
     radii: Sequence[float]

@@ -15,6 +15,8 @@ from enresnet.attacks import Attack
 from enresnet.attacks.known_networks import our_network
 from enresnet.data import Images
 from enresnet.evaluation.accuracy import NATURAL, Accuracy
+from enresnet.evaluation.aggregation import summarise
+from enresnet.evaluation.evaluation import Evaluation
 from enresnet.evaluation.first_look import FirstLook
 from enresnet.evaluation.inputs import Attacks, as_images, named_attacks
 from enresnet.evaluation.journal import Journals
@@ -23,10 +25,8 @@ from enresnet.evaluation.misuse import about, suspicions, warn_of_bad, warn_of_c
 from enresnet.evaluation.model_identity import Identity
 from enresnet.evaluation.options import EvaluationOptions
 from enresnet.evaluation.piece import Result
-from enresnet.evaluation.result import Evaluation
 from enresnet.evaluation.runner import Runner
 from enresnet.evaluation.seeding import own_streams
-from enresnet.evaluation.summary import summarise
 from enresnet.models.interface import Model
 
 

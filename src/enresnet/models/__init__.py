@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from enresnet.common.lazy import load_on_first_use
 
 if TYPE_CHECKING:
-    from enresnet.models.convert import Residual as Residual
-    from enresnet.models.convert import Residuals as Residuals
-    from enresnet.models.convert import feynman_kac as feynman_kac
-    from enresnet.models.convert import find_residuals as find_residuals
+    from enresnet.models.conversion.convert import feynman_kac as feynman_kac
+    from enresnet.models.conversion.residuals import Residual as Residual
+    from enresnet.models.conversion.residuals import Residuals as Residuals
+    from enresnet.models.conversion.residuals import find_residuals as find_residuals
     from enresnet.models.ensemble import Ensemble as Ensemble
     from enresnet.models.ensemble import set_recompute as set_recompute
     from enresnet.models.names import canonical_name as canonical_name
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 __all__ = load_on_first_use(
     __name__,
     {
-        "convert": "Residual Residuals feynman_kac find_residuals",
+        "conversion.convert": "feynman_kac",
+        "conversion.residuals": "Residual Residuals find_residuals",
         "ensemble": "Ensemble set_recompute",
         "names": "canonical_name count_parameters is_noisy list_models paper_name",
         "noise": "NoiseInjection inject_noise seed_noise set_noise using_noise without_noise",

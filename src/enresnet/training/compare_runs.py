@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from enresnet.common import checks
 from enresnet.evaluation import Evaluation
-from enresnet.evaluation.results import EVALUATION, SCORES, Record
+from enresnet.evaluation.results_folder import EVALUATION, SCORES, ResultsFolder
 from enresnet.training.run import Run
 from enresnet.training.run_groups import RunGroup, pair_by_seed
 
 if TYPE_CHECKING:
     from enresnet.evaluation import ComparisonTable
 
-Source = str | os.PathLike[str] | Run | Record | Evaluation
+Source = str | os.PathLike[str] | Run | ResultsFolder | Evaluation
 """What holds results: a run, its folder, the evaluation.json there, or an evaluation in memory."""
 
 
@@ -68,8 +68,8 @@ def compare(
     for side, name in zip(sides, sections, strict=True):
         for folder in side:
             if isinstance(folder, Path):
-                Record(folder).section(name)
-                if outdated := Record(folder).outdated(name):
+                ResultsFolder(folder).section(name)
+                if outdated := ResultsFolder(folder).outdated(name):
                     raise ValueError(outdated)
     one_each = len(sides[0]) == len(sides[1]) == 1
     found = (_two_models if one_each else _two_methods)(*sides, sections, tries)
@@ -98,7 +98,7 @@ def _side(name: str, given: Source | Sequence[Source]) -> list[Path | Evaluation
     for source in sources:
         if isinstance(source, Evaluation):
             found.append(source)
-        elif isinstance(source, Run | Record):
+        elif isinstance(source, Run | ResultsFolder):
             found.append(source.folder)
         elif isinstance(source, str | os.PathLike):
             path = Path(source)
@@ -184,8 +184,8 @@ def _group(side: list[Path | Evaluation], section: str) -> RunGroup:
     return RunGroup(f"evaluations ({len(side)} runs)", records, False, frozenset())
 
 
-def _record(source: Path | Evaluation) -> Record | Evaluation:
-    return source if isinstance(source, Evaluation) else Record(source)
+def _record(source: Path | Evaluation) -> ResultsFolder | Evaluation:
+    return source if isinstance(source, Evaluation) else ResultsFolder(source)
 
 
 def _labels(name: str, side: list[Path | Evaluation]) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ from enresnet.common.files import (
 from enresnet.common.precision import TrainingPrecision, training_precision
 from enresnet.common.randomness import named_generator
 from enresnet.common.reading import is_folder, read_yaml
-from enresnet.evaluation.results import Record
+from enresnet.evaluation.results_folder import ResultsFolder
 from enresnet.training.checkpoint import checkpoints
 from enresnet.training.events import Epoch, selecting
 from enresnet.training.recipe import Recipe, recipe_from
@@ -457,9 +457,9 @@ class Run:
         )
 
     @property
-    def results(self) -> Record:
+    def results(self) -> ResultsFolder:
         """The evaluations of its networks."""
-        return Record(self.folder)
+        return ResultsFolder(self.folder)
 
     def evaluation(self, checkpoint: CheckpointName) -> dict[str, Any] | None:
         """Return the evaluation of best or last in evaluation.json; None if there is none."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from enresnet.evaluation import Evaluation
-from enresnet.evaluation.results import Record
+from enresnet.evaluation.results_folder import ResultsFolder
 from enresnet.training.run import Run, plain_config
 
 
@@ -17,7 +17,7 @@ class RunGroup:
     """One side: the results of each run, by its seed."""
 
     name: str
-    records: Mapping[str, Record | Evaluation]
+    records: Mapping[str, ResultsFolder | Evaluation]
     seeded: bool  # otherwise the keys are only numbers
     commits: frozenset[str]
 
@@ -29,19 +29,21 @@ class RunGroup:
         """
         weights: dict[str, Path] = {}
         for folder in folders:
-            digest = str(Record(folder).section(section).about["weights"])
+            digest = str(ResultsFolder(folder).section(section).about["weights"])
             if digest in weights:
                 raise ValueError(
                     f"{weights[digest]} and {folder} hold the same weights: name each training once"
                 )
             weights[digest] = folder
         if any(not (folder / "config.yaml").is_file() for folder in folders):
-            numbered = {str(number): Record(folder) for number, folder in enumerate(folders)}
-            names = {str(Record(folder).section(section).about["model"]) for folder in folders}
+            numbered = {str(number): ResultsFolder(folder) for number, folder in enumerate(folders)}
+            names = {
+                str(ResultsFolder(folder).section(section).about["model"]) for folder in folders
+            }
             return cls(_named(names, len(folders)), numbered, False, frozenset())
         runs = [Run.open(folder) for folder in folders]
         _check_alike(runs)
-        records: dict[str, Record] = {}
+        records: dict[str, ResultsFolder] = {}
         for run in runs:
             seed = str(run.config.seed)
             if seed in records:

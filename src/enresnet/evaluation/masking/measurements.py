@@ -10,9 +10,9 @@ import torch
 from enresnet.attacks import IFGSM, PGD, Attack
 from enresnet.common.randomness import named_generator
 from enresnet.evaluation.accuracy import Accuracy
+from enresnet.evaluation.evaluation import Evaluation
 from enresnet.evaluation.journal import Journals
 from enresnet.evaluation.matrix import OWN
-from enresnet.evaluation.result import Evaluation
 from enresnet.evaluation.session import Session
 from enresnet.models.interface import Model
 

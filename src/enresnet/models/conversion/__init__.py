@@ -1,0 +1,1 @@
+"""Any network with residual connections becomes a Feynman-Kac ensemble."""

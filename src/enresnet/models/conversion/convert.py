@@ -1,0 +1,226 @@
+r"""Any network with residual connections as a Feynman-Kac ensemble (Sec. 3.1).
+
+.. math:: x_{l+1} = x_l + F(x_l) \quad\longrightarrow\quad
+          x_{l+1} = x_l + F(x_l) + a\,\mathrm{std}(x_l + F(x_l))\, N(0, I)
+
+A residual mapping is an addition in the ``forward`` of some module. Noise becomes a module after
+it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, fx, nn
+
+from enresnet.common import checks
+from enresnet.common.randomness import checked_generator
+from enresnet.models.architecture import StdOver
+from enresnet.models.conversion.residuals import (
+    Residual,
+    Residuals,
+    answer,
+    candidates,
+    find_residuals,
+    place_of,
+)
+from enresnet.models.conversion.tracing import additions, replaced, traced
+from enresnet.models.ensemble import Average, Ensemble
+from enresnet.models.noise import DEFAULT_NOISE, NoiseInjection, NoiseStream
+
+Init = Literal["fresh", "copy"]
+NOISE = "feynman_kac_noise"  # the name of the modules that are added
+
+
+class ClonedNoise(NoiseInjection):
+    """Noise whose output may be changed in place, as by a ReLU that saves memory.
+
+    The gradient of the noise needs what it put out.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x + noise * std(x) * N(0, I)."""
+        out = super().forward(x)
+        return out.clone() if out.requires_grad and out is not x else out
+
+
+def feynman_kac(
+    model: nn.Module,
+    *,
+    members: int = 5,
+    noise: float = DEFAULT_NOISE,
+    std_over: StdOver = "example",
+    average: Average = "logits",
+    draws: int = 1,
+    init: Init = "copy",
+    builder: Callable[[], nn.Module] | None = None,
+    blocks: Sequence[str | type[nn.Module]] | None = None,
+    example: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> Ensemble:
+    """Turn a network with residual connections into a Feynman-Kac ensemble.
+
+    The network is left as it was; the ensemble's members are copies of it with noise after every
+    residual mapping. Their parameters have the names that they have in the network.
+
+    Args:
+        model: From images in [0, 1] to logits; see :class:`Normalized` for one that wants them
+            otherwise.
+        members: How many networks are averaged.
+        noise: The paper's a: the noise's standard deviation in units of that of the mapping's
+            output.
+        std_over: Over what that standard deviation is taken: each example, or the whole batch.
+        average: What is averaged, logits or probabilities.
+        draws: Noisy runs of every member inside one prediction.
+        init: ``"copy"`` starts all members from the network's weights, for fine-tuning; ``"fresh"``
+            draws new ones for each, by the modules' ``reset_parameters`` or by ``builder``.
+        builder: Returns the network with fresh weights each time; for ``init="fresh"`` where some
+            module has weights but no ``reset_parameters``.
+        blocks: Names or classes of modules whose output gets the noise, in place of the additions
+            that are found; for networks whose ``forward`` cannot be traced.
+        example: Images to look at the network with, N x C x H x W; by default two random ones of a
+            size that it takes.
+        generator: Seeds fresh weights and then serves the noise.
+
+    Returns:
+        The ensemble, in the network's mode. Its ``residuals`` tell where noise was added:
+        ``print(ensemble.residuals.describe())``.
+
+    Raises:
+        TypeError: The model is no ``nn.Module``.
+        ValueError: There is no residual connection, or the network cannot be looked into.
+
+    Shape:
+        - example: N x C x H x W
+        - the ensemble: as the network, N x C x H x W to N x classes
+
+    Example::
+
+        network = create_model("resnet8")  # or any of timm's, torchvision's, yours
+        ensemble = feynman_kac(network, members=2, noise=0.1)
+        print(ensemble.residuals.describe())
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be an nn.Module, found {type(model).__name__}")
+    checks.integer("members", members, low=1)
+    checks.number("noise", noise, low=0)
+    checks.choice("init", init, get_args(Init))
+    generator = checked_generator(generator)
+    residuals = find_residuals(model, blocks=blocks, example=example)
+    stream = NoiseStream(generator)
+    _check_conversion(model, residuals, example)
+    inside = []
+    for _ in range(members):
+        network = copy.deepcopy(model)
+        if init == "fresh":
+            network = _fresh(network, builder, generator)
+        inside.append(_with_noise(network, residuals, noise, std_over, stream))
+    ensemble = Ensemble(inside, average=average, draws=draws, generator=generator)
+    ensemble.residuals = residuals
+    return ensemble.train(model.training)
+
+
+def _check_conversion(model: nn.Module, residuals: Residuals, example: Tensor | None) -> None:
+    """Raise unless the network with noise 0 is the same function as before."""
+    before = copy.deepcopy(model).eval()
+    quiet = _with_noise(copy.deepcopy(before), residuals, 0.0, "example", NoiseStream())
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        one, images = answer(before, example)
+        torch.manual_seed(0)
+        two, _ = answer(quiet, images)
+    if not isinstance(one, Tensor) or not torch.allclose(one, two, rtol=1e-4, atol=1e-5):
+        raise ValueError(
+            f"model cannot be converted: {type(model).__name__} answers otherwise once its forward "
+            "is traced; name the blocks whose output gets the noise, blocks=[...]; it is made of "
+            f"{', '.join(candidates(model))}"
+        )
+
+
+def _with_noise(
+    network: nn.Module,
+    residuals: Residuals,
+    noise: float,
+    std_over: StdOver,
+    stream: NoiseStream,
+) -> nn.Module:
+    """Return the network with noise at all residual mappings."""
+
+    def injection() -> NoiseInjection:
+        return ClonedNoise(noise, std_over=std_over, generator=stream)
+
+    modules = dict(network.named_modules())
+    by_module: dict[str, list[Residual]] = {}
+    for residual in residuals.found:
+        by_module.setdefault(residual.module, []).append(residual)
+    for name, places in by_module.items():
+        module = modules[name]
+        if places[0].number is None:
+            module.add_module(NOISE, injection())
+            module.register_forward_hook(_noise_after)
+            continue
+        graph = traced(module)
+        nodes = additions(graph)
+        added = False
+        for number in (place.number for place in places):
+            assert number is not None
+            node = nodes[number]
+            own = _own_noise(module, node)
+            if own is not None:  # one of ours: its noise is set
+                own.noise, own.std_over, own.stream = noise, std_over, stream
+                continue
+            added = True
+            target = f"{NOISE}_{number}"
+            module.add_module(target, injection())
+            with graph.inserting_after(node):
+                after = graph.call_module(target)
+            node.replace_all_uses_with(after)
+            after.args = (node,)
+        if added:
+            network = replaced(network, name, module, graph)
+    return network
+
+
+def _own_noise(module: nn.Module, node: fx.Node) -> NoiseInjection | None:
+    """Return the noise that follows an addition already."""
+    for user in node.users:
+        if user.op == "call_module":
+            found = module.get_submodule(str(user.target))
+            if isinstance(found, NoiseInjection):
+                return found
+    return None
+
+
+def _noise_after(module: nn.Module, _: Any, output: Any) -> Any:
+    """Add noise to a module's output: a tensor, or the first of a tuple."""
+    injection = getattr(module, NOISE)
+    if isinstance(output, tuple):
+        return (injection(output[0]), *output[1:])
+    return injection(output)
+
+
+def _fresh(
+    network: nn.Module, builder: Callable[[], nn.Module] | None, generator: torch.Generator
+) -> nn.Module:
+    """Return the network with new weights, drawn from a seed of the generator."""
+    seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        if builder is not None:
+            return builder()
+        for name, module in network.named_modules():
+            own = [*module._parameters.values(), *module._buffers.values()]
+            if not any(value is not None for value in own):
+                continue
+            reset = getattr(module, "reset_parameters", None)
+            if not callable(reset):
+                raise ValueError(
+                    f"init='fresh' cannot draw new weights for {place_of(name, module)}: it has no "
+                    "reset_parameters; give builder=..., a function that returns the network with "
+                    "fresh weights, or init='copy'"
+                )
+            reset()
+    return network

@@ -1,0 +1,299 @@
+"""Where a network adds a shortcut to a residual mapping.
+
+An addition counts if both terms depend on the images, have the same shape, and one of them, but for
+a linear map, is something that the other was computed from: the shortcut. A pass of example images
+tells.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from enresnet.models.conversion.tracing import (
+    UntraceableError,
+    additions,
+    may_add,
+    replaced,
+    seems_to_add,
+    traced,
+)
+from enresnet.models.interface import logits_of
+
+SIDES = (32, 64, 224)  # of example images, where none are given
+# Steps of autograd that a shortcut may take: linear in what comes in.
+_LINEAR = (
+    "Convolution",
+    "Addmm",
+    "Mm",
+    "Bmm",
+    "BatchNorm",
+    "AvgPool",
+    "MeanBackward",
+    "View",
+    "Reshape",
+    "Permute",
+    "Transpose",
+    "TBackward",
+    "Clone",
+    "Slice",
+    "Pad",
+    "MulBackward",
+    "DivBackward",
+    "ToCopy",
+    "Alias",
+    "Unsqueeze",
+    "Squeeze",
+    "Upsample",
+    "Expand",
+)
+
+
+@dataclass(frozen=True)
+class Residual:
+    """One place where noise is added.
+
+    Attributes:
+        module: The name of the module in whose ``forward`` the addition stands.
+        kind: Its class.
+        number: Which of its additions, from 0; None where noise is added to its output.
+
+    Example::
+
+        print(find_residuals(create_model("resnet8")).found[0])
+    """
+
+    module: str
+    kind: str
+    number: int | None
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """What :func:`find_residuals` found in a network.
+
+    Attributes:
+        found: The residual mappings, in the order of the modules.
+        skipped: Additions that are none, and modules that could not be looked into, with the
+            reason.
+
+    Example::
+
+        print(find_residuals(create_model("resnet8")).describe())
+    """
+
+    found: tuple[Residual, ...]
+    skipped: Mapping[str, str] = field(default_factory=dict)
+
+    def describe(self) -> str:
+        """Return how many residual mappings there are, where, and what was skipped and why."""
+        kinds: dict[str, list[str]] = {}
+        for residual in self.found:
+            kinds.setdefault(residual.kind, []).append(residual.module or "the network itself")
+        lines = [f"{len(self.found)} residual mappings"]
+        for kind, names in kinds.items():
+            places = list(dict.fromkeys(names))
+            each = len(names) // len(places)
+            shown = ", ".join(places[:4]) + (f", ... {places[-1]}" if len(places) > 4 else "")
+            lines.append(f"  {kind}: {len(places)} modules, {each} each ({shown})")
+        lines += [f"  skipped {place}: {why}" for place, why in self.skipped.items()]
+        return "\n".join(lines)
+
+
+def find_residuals(
+    model: nn.Module,
+    *,
+    blocks: Sequence[str | type[nn.Module]] | None = None,
+    example: Tensor | None = None,
+) -> Residuals:
+    """Return where a network adds a shortcut to a residual mapping.
+
+    Args:
+        model: From images to logits.
+        blocks: Names or classes of modules whose output counts, in place of what is found.
+        example: Images to look at the network with; by default two random ones of a size that it
+            takes.
+
+    Returns:
+        The places, and what was skipped.
+
+    Shape:
+        - example: N x C x H x W
+
+    Raises:
+        ValueError: There is none, or a block is none of the network's.
+
+    Example::
+
+        print(find_residuals(create_model("resnet8")).describe())
+    """
+    if blocks is not None:
+        return Residuals(tuple(_chosen(model, blocks)))
+    probed = copy.deepcopy(model).eval().requires_grad_(False)
+    seen: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
+    skipped: dict[str, str] = {}
+    places: list[tuple[str, str, int]] = []
+    for name, module in list(probed.named_modules()):
+        if not may_add(module):
+            continue
+        try:
+            graph = traced(module)
+        except UntraceableError as error:
+            if seems_to_add(module):
+                skipped[place_of(name, module)] = str(error)
+            continue
+        nodes = additions(graph)
+        if nodes:
+            for number, node in enumerate(nodes):
+                places.append((name, type(module).__name__, number))
+                _insert(module, graph, node, _Probe(seen, (name, number)))
+            probed = replaced(probed, name, module, graph)
+    answer(probed, example)
+    found = []
+    for name, kind, number in places:
+        if (name, number) not in seen:
+            why = "it was not reached"
+        elif why := _no_residual(*seen[name, number]):
+            pass
+        else:
+            found.append(Residual(name, kind, number))
+            continue
+        skipped[f"{name or 'the network itself'} ({kind}), addition {number}"] = why
+    if not found:
+        raise ValueError(_none_found(model, skipped))
+    return Residuals(tuple(found), skipped)
+
+
+class _Probe(nn.Module):
+    """Remembers the terms of an addition."""
+
+    def __init__(self, seen: dict[tuple[str, int], tuple[Tensor, Tensor]], key: Any) -> None:
+        super().__init__()
+        self._seen, self._key = [seen], key  # in a list: the dictionary is not copied with it
+
+    def forward(self, one: Any, two: Any) -> Any:
+        self._seen[0].setdefault(self._key, (one, two))
+        return one
+
+
+def _insert(module: nn.Module, graph: fx.Graph, node: fx.Node, probe: _Probe) -> None:
+    """Let a probe see the terms of an addition before they are added."""
+    name = f"probe_{node.name}"
+    module.add_module(name, probe)
+    with graph.inserting_before(node):
+        first = graph.call_module(name, node.args[:2])
+    node.args = (first, *node.args[1:])
+
+
+def answer(model: nn.Module, example: Tensor | None) -> tuple[Any, Tensor]:
+    """Return a network's answer to the example, or to random images of a size that it takes."""
+    if example is not None:
+        sizes = [example]
+    else:
+        parameter = next(model.parameters(), None)
+        first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
+        channels = 3 if first is None else first.in_channels
+        like = torch.empty(0) if parameter is None else parameter
+        sizes = [
+            torch.rand(2, channels, side, side, generator=torch.Generator().manual_seed(0)).to(like)
+            for side in SIDES
+        ]
+    for number, images in enumerate(sizes, 1):
+        try:
+            with torch.enable_grad():
+                return logits_of(model(images.clone().requires_grad_())), images
+        except Exception as error:
+            if number == len(sizes):
+                raise ValueError(
+                    f"model fails on the example images {tuple(images.shape)}: {error}; give it "
+                    "others: example=..."
+                ) from error
+    raise AssertionError("there is at least one size")
+
+
+def _no_residual(one: Any, two: Any) -> str:
+    """Return why an addition of these is no residual mapping; "" if it is one."""
+    if not isinstance(one, Tensor) or not isinstance(two, Tensor):
+        return "it does not add tensors"
+    if not one.requires_grad or not two.requires_grad:
+        return "a term does not depend on the images"
+    if one.shape != two.shape:
+        return f"its terms differ in shape, {tuple(one.shape)} and {tuple(two.shape)}"
+    if _comes_from(two, _linear_sources(one)) or _comes_from(one, _linear_sources(two)):
+        return ""
+    return "neither term is a shortcut of what the other is computed from"
+
+
+def _linear_sources(x: Tensor) -> set[Any]:
+    """Return what a tensor is a linear map of, step by step, itself included."""
+    node, found = _node(x), set()
+    while node is not None:
+        found.add(node)
+        sources = [source for source, _ in node.next_functions if source is not None]
+        if len(sources) != 1 or not any(word in node.name() for word in _LINEAR):
+            break
+        node = sources[0]
+    return found
+
+
+def _comes_from(x: Tensor, sources: set[Any]) -> bool:
+    left, seen = [_node(x)], set()
+    while left:
+        node = left.pop()
+        if node in sources:
+            return True
+        if node is not None and node not in seen:
+            seen.add(node)
+            left += [source for source, _ in node.next_functions]
+    return False
+
+
+def _node(x: Tensor) -> Any:
+    """Return where a tensor stands in autograd's graph; of a leaf, where its gradient gathers."""
+    if x.grad_fn is not None:
+        return x.grad_fn
+    return x.view_as(x).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+
+
+def _chosen(model: nn.Module, blocks: Iterable[str | type[nn.Module]]) -> Iterable[Residual]:
+    """Yield the modules that are named, or of the classes that are given."""
+    modules = dict(model.named_modules())
+    for block in blocks:
+        if isinstance(block, str):
+            names = [block] if block in modules else []
+        else:
+            names = [name for name, module in modules.items() if isinstance(module, block)]
+        if not names:
+            what = block if isinstance(block, str) else block.__name__
+            raise ValueError(
+                f"blocks must be modules of the network or their classes, found {what!r}; among "
+                f"them are {', '.join(candidates(model))}"
+            )
+        for name in names:
+            yield Residual(name, type(modules[name]).__name__, None)
+
+
+def candidates(model: nn.Module) -> list[str]:
+    """Return the classes of the network's own modules, those that seem to add first."""
+    kinds = {type(m).__name__: m for m in model.modules() if may_add(m)}
+    return sorted(kinds, key=lambda kind: (not seems_to_add(kinds[kind]), kind))[:8]
+
+
+def _none_found(model: nn.Module, skipped: Mapping[str, str]) -> str:
+    words = f"model has no residual connection that could be found: {type(model).__name__}"
+    if skipped:
+        words += " has " + "; ".join(f"{place}: {why}" for place, why in list(skipped.items())[:4])
+    return (
+        f"{words}. Where it has some, name the blocks whose output they are, blocks=[...]; it is "
+        f"made of {', '.join(candidates(model)) or 'layers of torch alone'}"
+    )
+
+
+def place_of(name: str, module: nn.Module) -> str:
+    """Return a module's name and class, for messages."""
+    return f"{name or 'the network itself'} ({type(module).__name__})"

@@ -1,0 +1,121 @@
+"""The graph of a module's own ``forward``, by torch.fx.
+
+Its children are called, not followed: all parameters keep their names.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from enresnet.models.noise import NoiseInjection
+
+_ADDITIONS = (operator.add, operator.iadd, torch.add)
+_METHODS = ("add", "add_")
+
+
+class UntraceableError(Exception):
+    """A forward that torch.fx cannot follow."""
+
+
+class _Shallow(fx.Tracer):
+    """Follows a module's own ``forward``; its children are called, not followed."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        del m, module_qualified_name
+        return True
+
+
+def traced(module: nn.Module) -> fx.Graph:
+    """Return the graph of a module's own ``forward``, the same in training and in evaluation."""
+    graphs = []
+    before = module.training
+    try:
+        for mode in (True, False):
+            module.training = mode  # its own flag alone: children are not followed
+            graphs.append(_own_graph(module))
+    except Exception as error:  # anything may go wrong where a proxy stands for a tensor
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UntraceableError(f"its forward cannot be traced ({reason})") from error
+    finally:
+        module.training = before
+    if str(graphs[0]) != str(graphs[1]):
+        raise UntraceableError("its forward differs between training and evaluation")
+    return graphs[1]
+
+
+def _own_graph(module: nn.Module) -> fx.Graph:
+    """Trace a module; what its ``forward`` only passes on, as **kwargs, is left out."""
+    kind = type(module)
+    parameters = inspect.signature(kind.forward).parameters.values()
+    open_ended = [p for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if not open_ended:
+        return _Shallow().trace(module)
+    names = [p.name for p in parameters if p not in open_ended]
+    taken = ", ".join(
+        name if p.default is p.empty else f"{name}=None"
+        for name, p in zip(names, (p for p in parameters if p not in open_ended), strict=True)
+    )
+    given = ", ".join(f"{name}={name}" for name in names if name != "self")
+    scope: dict[str, Any] = {"original": kind.forward}
+    # torch.fx reads the names of arguments from a function's code, so there must be one.
+    exec(f"def forward({taken}): return original(self, {given})", scope)
+    module.__class__ = type(kind.__name__, (kind,), {"forward": scope["forward"]})
+    try:
+        return _Shallow().trace(module)
+    finally:
+        module.__class__ = kind
+
+
+def may_add(module: nn.Module) -> bool:
+    """Return whether a module may have additions of its own: torch's have none."""
+    kind = type(module)
+    return not kind.__module__.startswith("torch.nn") and not issubclass(kind, NoiseInjection)
+
+
+def seems_to_add(module: nn.Module) -> bool:
+    """Return whether the source of a module's ``forward``, or of one it may call, adds."""
+    for kind in type(module).__mro__:
+        if "forward" in vars(kind) and not kind.__module__.startswith("torch.nn"):
+            try:
+                source = inspect.getsource(vars(kind)["forward"])
+            except (OSError, TypeError):
+                return True
+            if any(word in source for word in (" + ", " += ", ".add(", ".add_(")):
+                return True
+    return False
+
+
+def additions(graph: fx.Graph) -> list[fx.Node]:
+    """Return the additions of two tensors in a graph."""
+    return [
+        node
+        for node in graph.nodes
+        if (
+            (node.op == "call_function" and node.target in _ADDITIONS)
+            or (node.op == "call_method" and node.target in _METHODS)
+        )
+        and all(isinstance(term, fx.Node) for term in node.args[:2])
+        and len(node.args) >= 2
+    ]
+
+
+def replaced(root: nn.Module, name: str, module: nn.Module, graph: fx.Graph) -> nn.Module:
+    """Return the network with a module whose ``forward`` is now that of the graph."""
+    new = fx.GraphModule(module, graph, type(module).__name__)
+    for key, value in vars(module).items():  # what its parent may ask it for
+        if key not in vars(new) and not key.startswith("_"):
+            setattr(new, key, value)
+    for key, child in module.named_children():  # those that its forward does not call
+        if key not in dict(new.named_children()):
+            new.add_module(key, child)
+    new.train(module.training)
+    if not name:
+        return new
+    parent, _, own = name.rpartition(".")
+    setattr(root.get_submodule(parent), own, new)
+    return root
