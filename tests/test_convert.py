@@ -167,7 +167,7 @@ class TestWhatCounts:
                 return x + self.drop(out)
 
         model = feynman_kac(Net(Excited()), members=1, noise=0.2)
-        assert len(model.residuals.found) == 1
+        assert len(model.members[0].residuals.found) == 1
         assert model.train()(IMAGES).shape == (3, 4)
         assert model.eval()(IMAGES).shape == (3, 4)
 
@@ -198,9 +198,9 @@ class TestWhatCounts:
                 return self.head(x.mean(dim=(2, 3)))
 
         model = feynman_kac(Flat(), members=2, noise=0.1)
-        assert [r.number for r in model.residuals.found] == [0, 1]
-        assert "the network itself" in model.residuals.describe()
-        assert set(model.members[0].state_dict()) == set(Flat().state_dict())
+        assert [r.number for r in model.members[0].residuals.found] == [0, 1]
+        assert "the network itself" in model.describe()
+        assert set(model.members[0].network.state_dict()) == set(Flat().state_dict())
 
 
 class Branching(Block):
@@ -221,7 +221,7 @@ class TestUntraceable:
             made = feynman_kac(model, members=2, noise=0.2, blocks=blocks, generator=seeded())
             assert len(list(noise_modules(made))) == 4
             assert not torch.equal(made(IMAGES), made(IMAGES))
-            assert set(made.members[0].state_dict()) == set(model.state_dict())
+            assert set(made.members[0].network.state_dict()) == set(model.state_dict())
         quiet = feynman_kac(model, members=1, noise=0.0, blocks=[Branching])
         torch.testing.assert_close(quiet(IMAGES), model(IMAGES))
 
@@ -276,7 +276,7 @@ class TestMembers:
         with pytest.raises(ValueError, match=r"cannot draw new weights for blocks\.0 \(Scaled\)"):
             feynman_kac(Net(Scaled()), init="fresh")
         made = feynman_kac(Net(Scaled()), init="fresh", builder=lambda: Net(Scaled()), members=2)
-        first, second = (member.stem.weight for member in made.members)
+        first, second = (member.network.stem.weight for member in made.members)
         assert not torch.equal(first, second)
 
 

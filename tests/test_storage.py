@@ -88,7 +88,7 @@ def test_files_get_the_permissions_of_any_new_file(tmp_path):
 
 def test_other_modules_are_refused_and_nothing_is_written(tmp_path):
     for model in (nn.Linear(2, 2), Ensemble([SmallNet()])):
-        with pytest.raises(TypeError, match="model must be one of enresnet.create_model's"):
+        with pytest.raises(TypeError, match="model must be made by enresnet.create_model"):
             save_model(model, tmp_path / "m")
     assert not list(tmp_path.iterdir())
 

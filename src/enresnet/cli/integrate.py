@@ -17,6 +17,7 @@ def command(
     out: Path,
     weights: tuple[float, ...] | None = None,
     overwrite: bool = False,
+    trust_code: bool = False,
 ) -> None:
     """Join separately trained networks into one model (Sec. 4.2), as a new run.
 
@@ -25,6 +26,7 @@ def command(
         out: The new run folder.
         weights: One number a run; they weigh equally by default.
         overwrite: Write over the network that these runs, trained otherwise, made there before.
+        trust_code: Import and run the code that the runs name as their networks, module.path:name.
     """
-    run = training.integrate(runs, out, weights=weights, overwrite=overwrite)
+    run = training.integrate(runs, out, weights=weights, overwrite=overwrite, trust_code=trust_code)
     say(f"{run.config.model} in {run.folder}; next: enresnet evaluate {quote(str(run.folder))}")

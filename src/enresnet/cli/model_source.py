@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import re
 import sys
-import sysconfig
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +14,7 @@ from enresnet import models
 from enresnet.common import checks
 from enresnet.common.processes import first_process
 from enresnet.common.reading import safetensors_digest
+from enresnet.common.user_code import at_its_line, import_named, is_code_name
 from enresnet.evaluation.results_folder import ResultsFolder
 from enresnet.training import Run
 from enresnet.training.run import CHECKPOINTS
@@ -137,7 +134,7 @@ class ModelSource:
 
 def is_own(source: str) -> bool:
     """Return whether ``source`` names a model of the user's own, as module.path:name."""
-    return not Path(source).exists() and _PATH.fullmatch(source) is not None
+    return not Path(source).exists() and is_code_name(source)
 
 
 def open_model(
@@ -190,7 +187,7 @@ def open_model(
     if path.is_file() or source.endswith(".safetensors"):
         model: Callable[..., Any] = models.load_model(path)
         name = path.stem
-    elif _PATH.fullmatch(source):
+    elif is_code_name(source):
         model, name = import_model(source), source.replace(":", ".")
         model = models.Normalized(model, mean, std) if mean else model
     else:
@@ -202,30 +199,9 @@ def open_model(
     return ModelSource(name, model, source, None, DEFAULT_EPSILON, folder)
 
 
-_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-
-
 def import_model(source: str) -> Callable[..., Any]:
     """Return the model that ``module.path:name`` is, or that the function of that name builds."""
-    module_name, _, name = source.partition(":")
-    here = str(Path.cwd())
-    sys.path.insert(0, here)  # as python -m does
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise _at_its_line(f"{module_name} cannot be imported", error) from error
-        raise FileNotFoundError(
-            f"there is no module {module_name} here or among the installed ones"
-        ) from error
-    except Exception as error:
-        raise _at_its_line(f"{module_name} cannot be imported", error) from error
-    finally:
-        sys.path.remove(here)
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise ValueError(f"module {module_name} has no {name}")
-        found = getattr(found, part)
+    found = import_named(source)
     if not callable(found):
         raise TypeError(f"{source} must be a model or a function, found {type(found).__name__}")
     from torch import nn
@@ -234,7 +210,7 @@ def import_model(source: str) -> Callable[..., Any]:
         try:
             found = found()
         except Exception as error:
-            raise _at_its_line(f"{source}() failed", error) from error
+            raise at_its_line(f"{source}() failed", error) from error
         if not callable(found):
             raise TypeError(
                 f"{source}() must return a model, from images in [0, 1] to logits; found "
@@ -242,27 +218,6 @@ def import_model(source: str) -> Callable[..., Any]:
             )
     result: Callable[..., Any] = found
     return result
-
-
-def _at_its_line(what: str, error: Exception) -> ValueError:
-    """Return an error of the user's own code, told by the last line of theirs that was reached."""
-    if isinstance(error, SyntaxError) and error.filename:
-        place, text = f"{error.filename}, line {error.lineno}", (error.text or "").strip()
-        word = error.msg
-    else:
-        frames = traceback.extract_tb(error.__traceback__)
-        theirs = [frame for frame in frames if not _of_a_library(frame.filename)]
-        frame = (theirs or list(frames))[-1]
-        place, text, word = f"{frame.filename}, line {frame.lineno}", frame.line or "", str(error)
-    name = type(error).__name__
-    return ValueError(f"{what}: {name}: {word}\n  {place}\n    {text}")
-
-
-def _of_a_library(file: str) -> bool:
-    """Return whether a file is Python's own, an installed one or ours."""
-    folders = (sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
-    ours = str(Path(__file__).parents[1])
-    return file.startswith(("<", ours, *(f for f in folders if f)))
 
 
 def _takes_nothing(function: Callable[..., Any]) -> bool:

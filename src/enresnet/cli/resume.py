@@ -19,6 +19,7 @@ def command(
     *,
     hardware: Annotated[Hardware, tyro.conf.arg(name="")],
     overwrite: bool = False,
+    trust_code: bool = False,
     json: Path | None = None,
 ) -> None:
     """Go on with a training that was stopped, as its config.yaml says.
@@ -27,8 +28,9 @@ def command(
         run: The folder that enresnet train made.
         hardware: Where it runs; the number of processes must be the same as before.
         overwrite: Throw away the networks that are there and train anew.
+        trust_code: Import and run the code that config.yaml names as its network, module.path:name.
         json: Also write the epochs to this file.
     """
     check_outputs(json)
-    begin = partial(training.resume, run, overwrite=overwrite)
+    begin = partial(training.resume, run, overwrite=overwrite, trust_code=trust_code)
     train_and_tell(begin, Run.open(run).config, hardware, json)

@@ -14,9 +14,10 @@ import tyro
 from enresnet import training
 from enresnet.cli.output import Ratio, check_outputs, say, write_json
 from enresnet.cli.terminal import Terminal
+from enresnet.common import checks
 from enresnet.common.precision import training_precision
 from enresnet.common.processes import first_process
-from enresnet.models import is_noisy
+from enresnet.models import canonical_name, is_noisy
 from enresnet.training import Recipe, Run, RunConfig, load_recipe
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class Hardware:
 def command(
     *,
     model: str,
+    members: int | None = None,
     data: str,
     recipe: str = "paper",
     overrides: Annotated[Any, tyro.conf.arg(name="", constructor=Overrides)],
@@ -86,6 +88,8 @@ def command(
     size: int | None = None,
     gray: bool = False,
     precision: str = "auto",
+    mean: tuple[Ratio, ...] = (),
+    std: tuple[Ratio, ...] = (),
     out: Path | None = None,
     overwrite: bool = False,
     json: Path | None = None,
@@ -98,7 +102,11 @@ def command(
     After a crash, run the same command again: the result is the same as without it.
 
     Args:
-        model: Such as en5_resnet20; see enresnet models.
+        model: Such as en5_resnet20, see enresnet models; timm:NAME or torchvision:NAME of these
+            libraries; or module.path:function, which builds a network of yours and is called with
+            num_classes, in_channels and image_size if it takes them.
+        members: Make it a Feynman-Kac ensemble of so many such networks, with noise after every
+            residual mapping: --model timm:resnet18 --members 2 is --model en2_timm:resnet18.
         data: digits, cifar10, cifar100, or the path of a folder of images by class.
         recipe: paper, released, fast, natural, trades, or the path of a YAML file.
         overrides: Fields of the recipe.
@@ -108,6 +116,9 @@ def command(
         size: Side in pixels to which the images of a folder are scaled and cut; 32 by default.
         gray: Read the images of a folder as gray.
         precision: 32, bf16, 16 on a GPU, or auto: bf16 where it is fast.
+        mean: Subtract this from the images inside the network, a number a channel; by default
+            nothing, or what timm or torchvision say.
+        std: Divide by this after that.
         out: The run folder; by default runs/DATA-MODEL-RECIPE-seedS.
         overwrite: Throw away what the same command trained there before, and train anew.
         json: Also write the epochs to this file.
@@ -118,6 +129,7 @@ def command(
         for key, value in vars(overrides).items()
         if value != AS_RECIPE
     }
+    model = _with_members(model, members)
     if not is_noisy(model):
         for name in {"noise", "std_over"} & changes.keys():
             raise ValueError(f"{name} is for noisy networks such as en1_{model}; {model} has none")
@@ -130,12 +142,27 @@ def command(
         size=size,
         gray=gray,
         precision=training_precision(precision),
+        mean=mean,
+        std=std,
     )
     if out is None:
-        names = (Path(data).name, config.model, Path(recipe).stem, f"seed{seed}")
+        network = config.model.replace(":", "-")
+        names = (Path(data).name, network, Path(recipe).stem, f"seed{seed}")
         out = Path("runs") / "-".join(names)
     begin = partial(training.train, config, out, overwrite=overwrite)
     train_and_tell(begin, config, hardware, json)
+
+
+def _with_members(model: str, members: int | None) -> str:
+    """Return the name of an ensemble of so many networks."""
+    if members is None:
+        return model
+    if is_noisy(model) or "+" in canonical_name(model):
+        raise ValueError(
+            f"--members {members} is for the name of one network, such as resnet20 or "
+            f"timm:resnet18; {model} says itself how many"
+        )
+    return f"en{checks.integer('members', members, low=1)}_{canonical_name(model)}"
 
 
 def train_and_tell(

@@ -11,10 +11,12 @@ if TYPE_CHECKING:
     from enresnet.models.conversion.residuals import find_residuals as find_residuals
     from enresnet.models.ensemble import Ensemble as Ensemble
     from enresnet.models.ensemble import set_recompute as set_recompute
+    from enresnet.models.external import ExternalNetwork as ExternalNetwork
     from enresnet.models.names import canonical_name as canonical_name
     from enresnet.models.names import count_parameters as count_parameters
     from enresnet.models.names import is_noisy as is_noisy
     from enresnet.models.names import list_models as list_models
+    from enresnet.models.names import names_code as names_code
     from enresnet.models.names import paper_name as paper_name
     from enresnet.models.noise import NoiseInjection as NoiseInjection
     from enresnet.models.noise import inject_noise as inject_noise
@@ -38,7 +40,8 @@ __all__ = load_on_first_use(
         "conversion.convert": "feynman_kac",
         "conversion.residuals": "Residual Residuals find_residuals",
         "ensemble": "Ensemble set_recompute",
-        "names": "canonical_name count_parameters is_noisy list_models paper_name",
+        "external": "ExternalNetwork",
+        "names": "canonical_name count_parameters is_noisy list_models names_code paper_name",
         "noise": "NoiseInjection inject_noise seed_noise set_noise using_noise without_noise",
         "normalized": "Normalized",
         "pretrained": "ModelCard find_pretrained list_pretrained",

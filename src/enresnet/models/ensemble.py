@@ -70,7 +70,6 @@ class Ensemble(nn.Module):
         self.members = nn.ModuleList(members)
         self.average = checks.choice("average", average, AVERAGES)
         self.draws = checks.integer("draws", draws, low=1)
-        self.residuals: Any = None  # where noise was added, of one made by feynman_kac
         self.recompute = False  # see set_recompute
         self.register_buffer("weights", _normalised(weights, len(members)))
         first = next(noise_modules(self), None)
@@ -113,10 +112,36 @@ class Ensemble(nn.Module):
         output: Tensor = member(images)
         return output
 
+    def describe(self) -> str:
+        """Return what it is: its members, what it averages, and where each of them has noise."""
+        count, draws = len(self.members), self.draws
+        lines = [
+            f"{count} member{'s' * (count != 1)}, {draws} draw{'s' * (draws != 1)} of each in a "
+            f"prediction, average of {self.average}"
+        ]
+        kinds: dict[str, int] = {}
+        for member in self.members:
+            text = _describe(member)
+            kinds[text] = kinds.get(text, 0) + 1
+        for text, times in kinds.items():
+            head, *rest = text.splitlines()
+            lines += [f"{times} x {head}", *(f"  {line}" for line in rest)]
+        return "\n".join(lines)
+
     def extra_repr(self) -> str:
         """Show the hyper-parameters."""
         weights = ", ".join(f"{weight:.3g}" for weight in self.weights.tolist())
         return f"weights=[{weights}], average={self.average!r}, draws={self.draws}"
+
+
+def _describe(member: nn.Module) -> str:
+    if isinstance(member, Ensemble):
+        return member.describe()
+    places = list(noise_modules(member))
+    levels = sorted({f"{place.noise:g}" for place in places}) or ["0"]
+    words = f"{type(member).__name__}, noise {', '.join(levels)} in {len(places)} places"
+    residuals = getattr(member, "residuals", None)
+    return words if residuals is None else f"{words}\n{residuals.describe()}"
 
 
 def set_recompute(model: nn.Module, recompute: bool) -> None:

@@ -1,9 +1,10 @@
 """The grammar of model names: ``[enK_]BASE[+...]``; ``registry.py`` builds what they name.
 
 BASE is ``resnetD`` (D = 6n+2; 9n+2 for ``resnetD_bottleneck``) or ``wrnD_K`` (D = 6n+4, and the
-paper's ``wrn14_2``). ``enK_`` means K noise-injected networks and their average; without it the
-network is alone and has no noise. The paper's own spelling, such as En5ResNet20 or
-En2ResNet110&En1WideResNet34-10, is understood.
+paper's ``wrn14_2``), a network of another library, ``timm:NAME`` or ``torchvision:NAME``, or a
+function of the user's own that builds one, ``module.path:name``. ``enK_`` means K noise-injected
+networks and their average; without it the network is alone and has no noise. The paper's own
+spelling, such as En5ResNet20 or En2ResNet110&En1WideResNet34-10, is understood.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 from dataclasses import dataclass
 
 from enresnet.common import checks
+from enresnet.common.user_code import is_code_name
 from enresnet.models.architecture import (
     WIDTHS,
     Architecture,
@@ -45,11 +47,26 @@ _PART = re.compile(
     r"(?:(?P<resnet>resnet)[_-]?(?P<depth>[0-9]+)(?P<bottleneck>_bottleneck)?"
     r"|(?P<wide>wrn|wide_?resnet)[_-]?(?P<wide_depth>[0-9]+)[_-](?P<widen>[0-9]+))"
 )
+LIBRARIES = ("timm", "torchvision")  # whose networks have names
+_MEMBERS = re.compile(r"en_?(?P<members>[0-9]+)_(?P<rest>.*)", re.IGNORECASE)
+# Names in a library, and a tag after a dot. Nothing else: timm would fetch "hf-hub:somebody/model".
+_LIBRARY_NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class ExternalPart:
+    """One term of a model's name: a network of another library, or of the user's own code."""
+
+    members: int | None  # None: a single network without noise
+    source: str  # LIBRARY:NAME or module.path:name
+
+    def __str__(self) -> str:
+        return f"{'' if self.members is None else f'en{self.members}_'}{self.source}"
 
 
 @dataclass(frozen=True)
 class Part:
-    """One term of a model's name."""
+    """One term of a model's name: a network of ours."""
 
     members: int | None  # None: a single network without noise
     depth: int
@@ -160,35 +177,69 @@ def count_parameters(name: str, *, num_classes: int = 10, in_channels: int = 3) 
 
     Raises:
         TypeError: ``name`` is not a string.
-        ValueError: It names no model; the error names near matches.
+        ValueError: It names no model, and the error names near matches; or a network that is not
+            ours.
 
     Example::
 
         count_parameters("resnet20")  # about 0.27 million
     """
-    return sum(
-        (part.members or 1)
-        * part.architecture.parameters(num_classes=num_classes, in_channels=in_channels)
-        for part in parse_name(name)
-    )
+    total = 0
+    for part in parse_name(name):
+        if isinstance(part, ExternalPart):
+            raise ValueError(
+                f"name must be a network of ours: that of {part.source} is known once it is built"
+            )
+        shape = part.architecture
+        total += (part.members or 1) * shape.parameters(
+            num_classes=num_classes, in_channels=in_channels
+        )
+    return total
 
 
-def parse_name(name: str) -> list[Part]:
+def names_code(name: str) -> bool:
+    """Return whether building the model called ``name`` imports the user's own code.
+
+    Args:
+        name: A model's name.
+
+    Returns:
+        Whether one of its parts is ``module.path:name``.
+
+    Raises:
+        TypeError: The name is not a string.
+        ValueError: The name is unknown.
+
+    Example::
+
+        print(names_code("en2_my_module:build"), names_code("en2_timm:resnet18"))  # True False
+    """
+    return any(isinstance(part, ExternalPart) and is_code(part.source) for part in parse_name(name))
+
+
+def is_code(source: str) -> bool:
+    """Return whether a source, LIBRARY:NAME or module.path:name, is the user's own code."""
+    return source.partition(":")[0] not in LIBRARIES
+
+
+def parse_name(name: str) -> list[Part | ExternalPart]:
     """Return the parts of a model's name; a name we cannot build gets near matches."""
     if not isinstance(name, str):
         raise TypeError(f"name must be a string such as 'en5_resnet20', found {checks.brief(name)}")
     return [_parse_part(term, name) for term in re.split(r"[+&]", name)]
 
 
-def _parse_part(term: str, name: str) -> Part:
+def _parse_part(term: str, name: str) -> Part | ExternalPart:
+    if ":" in term:
+        return _parse_external(term.strip(), name)
     term = re.sub(r"\$_\{?([0-9]+)\}?\$", r"\1", term.strip()).lower()  # En$_5$ResNet20
     where = f"unknown model {checks.brief(term)}"
     where += f" in {checks.brief(name)}" if term != name else ""
     match = _PART.fullmatch(term)
     if match is None:
         raise ValueError(
-            f"{where}: a name is [enK_]BASE[+...] with BASE resnetD or wrnD_K"
-            + checks.did_you_mean(term, _NEAR_NAMES)
+            f"{where}: a name is [enK_]BASE[+...] with BASE resnetD, wrnD_K, timm:NAME, "
+            "torchvision:NAME or module.path:function" + checks.did_you_mean(term, _NEAR_NAMES)
         )
     try:
         members = None
@@ -206,7 +257,30 @@ def _parse_part(term: str, name: str) -> Part:
         raise ValueError(f"{where}: {error}") from None  # it names the nearest that there are
 
 
-def _paper_spelling(part: Part) -> str:
+def _parse_external(term: str, name: str) -> ExternalPart:
+    members, source = None, term
+    if match := _MEMBERS.fullmatch(term):
+        members = checks.integer("the number of members", int(match["members"]), low=1)
+        source = match["rest"]
+    library, _, own = source.partition(":")
+    if library.lower() in LIBRARIES:
+        if _LIBRARY_NAME.fullmatch(own) is None:
+            raise ValueError(
+                f"unknown model {checks.brief(name)}: {library} is followed by the name of one of "
+                f"its networks, such as {library}:resnet18; found {checks.brief(own)}"
+            )
+        return ExternalPart(members, f"{library.lower()}:{own}")
+    if not is_code_name(source):
+        raise ValueError(
+            f"unknown model {checks.brief(name)}: with a colon it is timm:NAME, torchvision:NAME, "
+            "or a function as module.path:name"
+        )
+    return ExternalPart(members, source)
+
+
+def _paper_spelling(part: Part | ExternalPart) -> str:
+    if isinstance(part, ExternalPart):
+        return str(part)
     prefix = "" if part.members is None else f"En{part.members}"
     if part.widen is None:
         return f"{prefix}ResNet{part.depth}"

@@ -49,14 +49,9 @@ class Normalized(nn.Module):
         if not callable(model):
             raise TypeError(f"model must be an nn.Module or a callable, found {model!r}")
         self.model = model
-        means, stds = _numbers("mean", mean), _numbers("std", std, low=1e-6)
-        if len(means) != len(stds) and 1 not in (len(means), len(stds)):
-            raise ValueError(
-                f"mean and std must hold one number a channel, found {len(means)} and {len(stds)}"
-            )
         # Not persistent: they are hyper-parameters, and stand in the description.
-        self.register_buffer("mean", torch.tensor(means).view(-1, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(stds).view(-1, 1, 1), persistent=False)
+        for name, value in zip(("mean", "std"), mean_and_std(mean, std), strict=True):
+            self.register_buffer(name, value, persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the model's logits for images N x C x H x W in [0, 1]."""
@@ -64,17 +59,34 @@ class Normalized(nn.Module):
 
     def normalised(self, images: Tensor) -> Tensor:
         """Return images as the model takes them."""
-        for name, values in (("mean", self.mean), ("std", self.std)):
-            if images.ndim != 4 or len(values) not in (1, images.shape[1]):
-                raise ValueError(
-                    f"images must be N x {len(values)} x H x W, as {name} has {len(values)} "
-                    f"numbers; found {' x '.join(map(str, images.shape))}"
-                )
-        return (images - self.mean.to(images)) / self.std.to(images)
+        return normalise(images, self.mean, self.std)
 
     def extra_repr(self) -> str:
         """Show the hyper-parameters."""
         return f"mean={self.mean.flatten().tolist()}, std={self.std.flatten().tolist()}"
+
+
+def mean_and_std(
+    mean: float | Sequence[float], std: float | Sequence[float]
+) -> tuple[Tensor, Tensor]:
+    """Return both as tensors, channels x 1 x 1; raise unless they fit each other."""
+    means, stds = _numbers("mean", mean), _numbers("std", std, low=1e-6)
+    if len(means) != len(stds) and 1 not in (len(means), len(stds)):
+        raise ValueError(
+            f"mean and std must hold one number a channel, found {len(means)} and {len(stds)}"
+        )
+    return torch.tensor(means).view(-1, 1, 1), torch.tensor(stds).view(-1, 1, 1)
+
+
+def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Return images as a network takes them that wants them normalised."""
+    for name, values in (("mean", mean), ("std", std)):
+        if images.ndim != 4 or len(values) not in (1, images.shape[1]):
+            raise ValueError(
+                f"images must be N x {len(values)} x H x W, as {name} has {len(values)} "
+                f"numbers; found {' x '.join(map(str, images.shape))}"
+            )
+    return (images - mean.to(images)) / std.to(images)
 
 
 def _numbers(name: str, values: object, *, low: float = -float("inf")) -> list[float]:

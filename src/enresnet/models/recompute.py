@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from enresnet.common.randomness import TorchState
 from enresnet.models.batchnorm_statistics import statistics_held
 from enresnet.models.first_order_only import first_only
 from enresnet.models.noise import NoiseStream, streams_of
@@ -42,6 +43,7 @@ class _Lean(torch.autograd.Function):
     ) -> Tensor:
         ctx.member, ctx.call = member, call
         ctx.noise = {stream: stream.get_state() for stream in streams_of(member)}
+        ctx.torch_state = TorchState.of(images.device)  # of dropout, in networks that have some
         device = images.device.type
         ctx.autocast = (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
         ctx.save_for_backward(images, *parameters)
@@ -58,6 +60,7 @@ class _Lean(torch.autograd.Function):
             torch.autocast(device, dtype, enabled=enabled),
             statistics_held(ctx.member),
             _replayed(ctx.noise),
+            ctx.torch_state.replayed(),
         ):
             output = ctx.call(point)
         sources = [point, *parameters]

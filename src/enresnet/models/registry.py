@@ -10,12 +10,15 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
+from torch import nn
 
 from enresnet.common import checks
 from enresnet.common.randomness import checked_generator
 from enresnet.models.architecture import StdOver
+from enresnet.models.conversion.convert import feynman_kac
 from enresnet.models.ensemble import Average, Ensemble
-from enresnet.models.names import Part, parse_name
+from enresnet.models.external import DEFAULT_SIZE, ExternalNetwork, NetworkSource
+from enresnet.models.names import ExternalPart, Part, parse_name
 from enresnet.models.noise import DEFAULT_NOISE
 from enresnet.models.resnet import ResNet
 
@@ -32,15 +35,20 @@ def create_model(
     weights: Sequence[float] | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    image_size: int | None = None,
     generator: torch.Generator | None = None,
-) -> ResNet | Ensemble:
+) -> ResNet | ExternalNetwork | Ensemble:
     """Return a new model from images in [0, 1] to logits, with random weights.
 
     Args:
         name: ``[enK_]BASE[+...]``. BASE is ``resnetD`` with D = 6n+2 layers, ``resnetD_bottleneck``
-            with 9n+2, or ``wrnD_K`` with 6n+4 layers and K times the channels. ``enK_`` makes an
-            ensemble of K networks with noise; ``+`` joins parts, which have equal weight whatever
-            their number of members. The paper's spelling, such as En5ResNet20, is understood.
+            with 9n+2, or ``wrnD_K`` with 6n+4 layers and K times the channels; ``timm:NAME`` or
+            ``torchvision:NAME``, a network of that library; or ``module.path:function``, which
+            imports your own function and calls it (with ``num_classes``, ``in_channels`` and
+            ``image_size`` if it takes them). ``enK_`` makes an ensemble of K networks with noise,
+            by :func:`feynman_kac` where they are not ours; ``+`` joins parts, which have equal
+            weight whatever their number of members. The paper's spelling, such as En5ResNet20, is
+            understood.
         num_classes: The number of classes; 10 by default.
         in_channels: The colour channels of the images; 3 by default.
         noise: The paper's a, in units of the features' standard deviation, in every part named
@@ -51,18 +59,24 @@ def create_model(
         draws: Independent noisy runs of every member that one prediction averages; 1 by default.
         weights: Weights of the parts joined by ``+``, or of the members of a single part; equal by
             default.
-        mean: Subtracted from the images, one number a channel; nothing by default.
-        std: Divides the images after that, one number a channel; nothing by default.
+        mean: Subtracted from the images, one number a channel; by default nothing, for networks of
+            a library what that library says.
+        std: Divides the images after that, one number a channel; as ``mean``.
+        image_size: The side of the images in pixels, for networks that are not ours; 32 by default.
+            Ours take any.
         generator: Draws the weights, and then the noise. By default both start from the system's
             entropy.
 
     Returns:
-        A :class:`ResNet` for a single BASE, else an :class:`Ensemble`. It is in training mode.
+        A :class:`ResNet` for a single BASE of ours, an :class:`ExternalNetwork` for another, else
+        an :class:`Ensemble`. It is in training mode.
 
     Raises:
         TypeError: An argument has the wrong type.
         ValueError: The name is unknown (the error names near matches), an argument is out of range,
-            or noise, weights, draws or average are given for a single network without noise.
+            or noise, weights, draws or average are given for a single network without noise. A
+            network that is not ours cannot be built, or has no residual connection.
+        ImportError: The library that is named is not installed.
 
     Example::
 
@@ -93,7 +107,12 @@ def create_model(
         "std": std,
         "generator": generator,
     }
-    members = [[_network(part, noise, options) for _ in range(part.members or 1)] for part in parts]
+    members = [
+        _external_networks(part, noise, image_size, options)
+        if isinstance(part, ExternalPart)
+        else [_network(part, noise, options) for _ in range(part.members or 1)]
+        for part in parts
+    ]
     if single:
         return members[0][0]
     top: dict[str, Any] = {
@@ -107,7 +126,7 @@ def create_model(
     return Ensemble([Ensemble(group, average=average) for group in members], **top)
 
 
-def same_architecture(model: ResNet | Ensemble, name: str) -> bool:
+def same_architecture(model: nn.Module, name: str) -> bool:
     """Return whether a model has the architecture that ``name`` names, whatever its weights.
 
     Args:
@@ -126,7 +145,10 @@ def same_architecture(model: ResNet | Ensemble, name: str) -> bool:
         same_architecture(create_model("en2_resnet8", noise=0), "En2ResNet8")  # True
     """
     parts = parse_name(name)
-    expected: list[Any] = [[part.architecture] * (part.members or 1) for part in parts]
+    expected: list[Any] = [
+        [part.source if isinstance(part, ExternalPart) else part.architecture] * (part.members or 1)
+        for part in parts
+    ]
     if len(parts) > 1:
         return bool(_architecture(model) == expected)
     return bool(_architecture(model) == (expected[0] if parts[0].members else expected[0][0]))
@@ -135,7 +157,40 @@ def same_architecture(model: ResNet | Ensemble, name: str) -> bool:
 def _architecture(model: object) -> Any:
     if isinstance(model, Ensemble):
         return [_architecture(member) for member in model.members]
+    if isinstance(model, ExternalNetwork):
+        return None if model.source is None else model.source.source
     return model.architecture if isinstance(model, ResNet) else None
+
+
+def _external_networks(
+    part: ExternalPart, noise: float, image_size: int | None, options: dict[str, Any]
+) -> list[Any]:
+    """Return the networks of a part that are not ours, each with weights of its own."""
+    source = NetworkSource(
+        part.source,
+        options["num_classes"],
+        options["in_channels"],
+        DEFAULT_SIZE if image_size is None else image_size,
+    )
+    mean, std = options["mean"], options["std"]
+    if mean is None and std is None:
+        mean, std = source.normalisation() or (None, None)
+    generator = options["generator"]
+    with torch.random.fork_rng():
+        torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+        network = ExternalNetwork(source.build(), source, mean=mean, std=std)
+    if part.members is None:
+        return [network]
+    ensemble = feynman_kac(
+        network,
+        members=part.members,
+        noise=noise,
+        std_over=options["std_over"],
+        init="fresh",
+        example=source.example(),
+        generator=generator,
+    )
+    return list(ensemble.members)
 
 
 def _network(part: Part, noise: float, options: dict[str, Any]) -> ResNet:

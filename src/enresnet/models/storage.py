@@ -7,6 +7,7 @@ bytes. No pickle is written or read.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -22,8 +23,11 @@ from torch import Tensor, nn
 from enresnet.common import checks
 from enresnet.common.files import atomic_write
 from enresnet.models.architecture import Architecture
+from enresnet.models.conversion.convert import with_noise
+from enresnet.models.conversion.residuals import Residual, Residuals
 from enresnet.models.ensemble import Ensemble
-from enresnet.models.noise import seed_noise
+from enresnet.models.external import ExternalNetwork, NetworkSource
+from enresnet.models.noise import NoiseStream, noise_modules, seed_noise
 from enresnet.models.pretrained import find_pretrained
 from enresnet.models.resnet import ResNet
 
@@ -37,7 +41,8 @@ def save_model(model: nn.Module, path: str | os.PathLike[str]) -> None:
     is written whole or not at all.
 
     Args:
-        model: A model of this package: a :class:`ResNet`, or an :class:`Ensemble` of them.
+        model: A model of this package, as :func:`create_model`, :func:`feynman_kac` and
+            :class:`Ensemble` make it.
         path: The file; one that exists is replaced.
 
     Raises:
@@ -61,16 +66,25 @@ def save_model(model: nn.Module, path: str | os.PathLike[str]) -> None:
 
 
 def load_model(
-    path: str | os.PathLike[str], *, generator: torch.Generator | None = None
-) -> ResNet | Ensemble:
+    path: str | os.PathLike[str],
+    *,
+    generator: torch.Generator | None = None,
+    network: nn.Module | None = None,
+    trust_code: bool = False,
+) -> ResNet | ExternalNetwork | Ensemble:
     """Return the model in a file of :func:`save_model`, or one that comes with the package.
 
-    The file's digest is checked. Weights stored below float32 are widened to it.
+    The file's digest is checked. Weights stored below float32 are widened to it. The file itself
+    holds no code, and no code is run that it names, unless ``trust_code`` says so.
 
     Args:
         path: A file of :func:`save_model`, or the name of weights that come with the package, such
             as ``"en3_resnet8@digits"``; :func:`~enresnet.models.list_pretrained` lists them.
         generator: Draws the noise. By default it starts from the system's entropy.
+        network: The network that was handed to :func:`feynman_kac`, with any weights, if it was
+            not made by :func:`create_model`: the file does not tell how it is built.
+        trust_code: True imports and calls the function, ``module.path:name``, that builds the
+            network by the file's description.
 
     Returns:
         The model with its weights, on the CPU and in evaluation mode.
@@ -79,7 +93,8 @@ def load_model(
         FileNotFoundError: There is no such file.
         IsADirectoryError: ``path`` is a folder; for that of a run the error names the file in it.
         ValueError: The file is damaged or was not written by :func:`save_model`, or no such weights
-            come with the package.
+            come with the package; or it names code, or needs ``network``.
+        ImportError: The library that its network comes from is not installed.
 
     Example::
 
@@ -119,18 +134,30 @@ def load_model(
         )
     try:
         description = json.loads(header["model"])
+        code = _code_in(description)
+        if code and not trust_code:
+            raise _UntrustedError(
+                f"{target} names code that builds its network, {code}: it would be imported and "
+                "run. If you trust it, say trust_code=True, or --trust-code"
+            )
         _check_size(description, tensors)
-        model = rebuild(description)
+        model = rebuild(description, network)
         dtype = torch.float32
         for tensor in tensors.values():
             if tensor.is_floating_point():
                 dtype = torch.promote_types(dtype, tensor.dtype)
         model.to(dtype).load_state_dict(tensors)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except _UntrustedError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise ValueError(f"{target} does not describe a model we can build: {error}") from error
     if generator is not None:
         seed_noise(model, generator)
     return model.eval()
+
+
+class _UntrustedError(ValueError):
+    """A file that names code."""
 
 
 def content_digest(tensors: Mapping[str, Tensor], text: str) -> str:
@@ -161,25 +188,87 @@ def describe(model: nn.Module) -> dict[str, Any]:
     """Return what :func:`rebuild` needs, as plain JSON."""
     if isinstance(model, ResNet):
         return {"resnet": model.config}
+    if isinstance(model, ExternalNetwork):
+        return {"external": {**model.config, "noise": _noise_of(model)}}
     if isinstance(model, Ensemble):
         return {"ensemble": model.config, "members": [describe(member) for member in model.members]}
     raise TypeError(
-        "model must be one of enresnet.create_model's to be stored with its description, found "
+        "model must be made by enresnet.create_model or enresnet.feynman_kac to be stored, found "
         f"{type(model).__module__}.{type(model).__name__}; store its state_dict() with safetensors "
         "instead"
     )
 
 
-def rebuild(description: dict[str, Any]) -> ResNet | Ensemble:
-    """Return the model that :func:`describe` described, with fresh weights."""
+def rebuild(
+    description: dict[str, Any], network: nn.Module | None = None
+) -> ResNet | ExternalNetwork | Ensemble:
+    """Return the model that :func:`describe` described, with fresh weights.
+
+    ``network`` is copied where the description does not tell how a network is built.
+    """
     if set(description) == {"resnet"}:
         return ResNet(**description["resnet"])
+    if set(description) == {"external"}:
+        return _rebuild_external(description["external"], network)
     if set(description) == {"ensemble", "members"}:
-        members = [rebuild(member) for member in description["members"]]
+        members = [rebuild(member, network) for member in description["members"]]
         return Ensemble(members, **description["ensemble"])
     raise ValueError(
-        f"a description holds resnet, or ensemble and members; found {checks.brief(description)}"
+        "a description holds resnet, external, or ensemble and members; found "
+        f"{checks.brief(description)}"
     )
+
+
+def _rebuild_external(config: dict[str, Any], network: nn.Module | None) -> ExternalNetwork:
+    values = dict(config)
+    noise, kind, source = values.pop("noise"), values.pop("kind"), values.pop("source")
+    if source is None:
+        if network is None:
+            raise ValueError(
+                f"only its owner knows how its network, {checks.brief(kind)}, is built: hand it "
+                "over, load_model(path, network=...)"
+            )
+        inner = copy.deepcopy(network)
+        model = ExternalNetwork(inner, **values)
+    else:
+        origin = NetworkSource(**source)
+        model = ExternalNetwork(origin.build(try_it=False), origin, **values)
+    model.kind = str(kind)
+    if noise is None:
+        return model
+    places = tuple(Residual(*place) for place in noise["residuals"])
+    residuals = Residuals(places, {str(k): str(v) for k, v in noise["skipped"].items()})
+    level, std_over = checks.number("noise", noise["noise"], low=0), noise["std_over"]
+    noisy = with_noise(model.network, residuals, level, std_over, NoiseStream())
+    return model.with_network(noisy, residuals)
+
+
+def _noise_of(model: ExternalNetwork) -> dict[str, Any] | None:
+    """Return where a network that is not ours has noise, and how much; None for nowhere."""
+    if model.residuals is None:
+        return None
+    levels = {(place.noise, place.std_over) for place in noise_modules(model)}
+    if len(levels) != 1:
+        raise ValueError(
+            "the noise differs between the residual mappings of a network; to be stored it must be "
+            f"the same, found {sorted(levels)}"
+        )
+    noise, std_over = levels.pop()
+    return {
+        "noise": noise,
+        "std_over": std_over,
+        "residuals": [[r.module, r.kind, r.number] for r in model.residuals.found],
+        "skipped": dict(model.residuals.skipped),
+    }
+
+
+def _code_in(description: dict[str, Any]) -> str:
+    """Return the code that a description names; "" if none."""
+    if "members" in description:
+        return next(filter(None, map(_code_in, description["members"])), "")
+    source = description.get("external", {}).get("source")
+    origin = None if source is None else NetworkSource(**source)
+    return origin.source if origin is not None and origin.is_code else ""
 
 
 def _check_size(description: dict[str, Any], tensors: dict[str, Tensor]) -> None:
@@ -201,6 +290,9 @@ def _needed(description: dict[str, Any]) -> tuple[int, int]:
     if "members" in description:
         parts = [_needed(member) for member in description["members"]]
         return sum(layers for layers, _ in parts), sum(numbers for _, numbers in parts)
+    if "external" in description:
+        source = description["external"]["source"]
+        return (0, 0) if source is None else NetworkSource(**source).size()
     network = description["resnet"]
     sides = {name: checks.integer(name, network[name], low=1) for name in _SIDES}
     widths = tuple(checks.integer("widths", width, low=1) for width in network["widths"])

@@ -20,6 +20,7 @@ def integrate(
     *,
     weights: Sequence[float] | None = None,
     overwrite: bool = False,
+    trust_code: bool = False,
 ) -> Run:
     """Join the best networks of several runs into one model (Sec. 4.2), stored as a new run.
 
@@ -32,6 +33,8 @@ def integrate(
         weights: The weight of each run in the average; equal by default.
         overwrite: True replaces the network that ``out`` holds, if it was integrated from the same
             runs.
+        trust_code: True imports and runs the code, ``module.path:name``, that builds the networks,
+            where the runs name some.
 
     Returns:
         The new run.
@@ -63,7 +66,7 @@ def integrate(
                 f"runs must be of the same data: {opened[0].folder} is of {first.data}, "
                 f"{run.folder} of {run.config.data}"
             )
-    model = Ensemble([run.load("best") for run in opened], weights=weights)
+    model = Ensemble([run.load("best", trust_code=trust_code) for run in opened], weights=weights)
     config = replace(
         first,
         model="+".join(run.config.model for run in opened),
@@ -77,7 +80,7 @@ def integrate(
         for name in CHECKPOINTS:
             if overwrite or not result.weights(name).is_file():
                 result.save(name, model)
-            elif not _same_weights(result.load(name), model):
+            elif not _same_weights(result.load(name, trust_code=trust_code), model):
                 raise FileExistsError(
                     f"{result.weights(name)} holds another network than these runs make now: "
                     "choose another --out, or write over it with --overwrite"

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from enresnet.data import DataSet
-    from enresnet.models import Ensemble, ResNet
+    from enresnet.models import Ensemble, ExternalNetwork, ResNet
 
 CheckpointName = Literal["best", "last"]
 """Which network of a run: the one that was selected, or that of the last epoch."""
@@ -69,7 +69,8 @@ class RunConfig:
     """All that decides a run, stored whole in its folder as config.yaml.
 
     Attributes:
-        model: The name of the network, such as ``"en5_resnet20"``; see :func:`create_model`.
+        model: The name of the network, such as ``"en5_resnet20"``, ``"en2_timm:resnet18"`` or
+            ``"en2_my_module:build"``; see :func:`create_model`.
         data: The name of a data set, or the path of a folder of images; see :func:`load_data`.
         recipe: How the network is trained.
         seed: Fixes weights, order, augmentation, noise and attacks; 0 by default.
@@ -80,6 +81,9 @@ class RunConfig:
             on a GPU), or ``"auto"`` (the default): ``"bf16"`` where the hardware computes in it,
             else ``"32"``. :func:`train` stores the one it chose. The earlier names
             ``"bf16-mixed"`` and ``"16-mixed"`` are read too.
+        mean: Subtracted from the images inside the network, one number a channel; by default
+            nothing, for networks of a library what that library says.
+        std: Divides the images after that; as ``mean``.
         fingerprint: The digest of the images; :func:`train` fills it in.
         classes: The names of the classes; :func:`train` fills them in. Empty in runs of earlier
             versions.
@@ -105,6 +109,8 @@ class RunConfig:
     size: int | None = None
     gray: bool = False
     precision: TrainingPrecision = "auto"
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
     fingerprint: str = ""
     classes: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
@@ -117,16 +123,20 @@ class RunConfig:
         for name in ("limit", "size"):
             if getattr(self, name) is not None:
                 checks.integer(name, getattr(self, name), low=1)
+        if bool(self.mean) != bool(self.std):
+            raise ValueError("mean and std belong together, found only one of them")
         kinds = {"data": str | os.PathLike, "gray": bool, "fingerprint": str}
-        for name, kind in {**kinds, "classes": tuple, "parts": tuple, "weights": tuple}.items():
+        several = ("classes", "parts", "weights", "mean", "std")
+        for name, kind in {**kinds, **dict.fromkeys(several, tuple)}.items():
             if not isinstance(value := getattr(self, name), kind):
                 raise TypeError(f"{name} must be {_KINDS[name]}, found {checks.brief(value)}")
         for name in ("classes", "parts"):
             for word in getattr(self, name):
                 if not isinstance(word, str):
                     raise TypeError(f"{name} must be {_KINDS[name]}, found {checks.brief(word)}")
-        for weight in self.weights:
-            checks.number("weights", weight)
+        for name in ("weights", "mean", "std"):
+            for number in getattr(self, name):
+                checks.number(name, number)
         if is_folder(self.data):  # found again from wherever the run is evaluated
             object.__setattr__(self, "data", str(Path(self.data).resolve()))
 
@@ -134,14 +144,17 @@ class RunConfig:
         """Return the data set."""
         return enresnet.data.load_data(self.data, size=self.size, gray=self.gray, limit=self.limit)
 
-    def create_model(self, data: DataSet) -> ResNet | Ensemble:
-        """Return the network with new random weights, for the data's classes and channels."""
+    def create_model(self, data: DataSet) -> ResNet | ExternalNetwork | Ensemble:
+        """Return the network with new random weights, for the data's classes, channels and size."""
         return models.create_model(
             self.model,
             num_classes=len(data.classes),
             in_channels=data.train.channels,
             noise=self.recipe.noise if models.is_noisy(self.model) else None,
             std_over=self.recipe.std_over,
+            mean=self.mean or None,
+            std=self.std or None,
+            image_size=data.train.pixels.shape[-1],
             generator=named_generator(self.seed, "weights"),
         )
 
@@ -153,6 +166,8 @@ _KINDS = {
     "classes": "the names of the classes",
     "parts": "the names of the runs it was integrated from",
     "weights": "numbers, one a part",
+    "mean": "numbers, one a channel",
+    "std": "numbers, one a channel",
 }
 
 
@@ -200,6 +215,8 @@ class Run:
             "classes": list(config.classes),
             "parts": list(config.parts),
             "weights": list(config.weights),
+            "mean": list(config.mean),
+            "std": list(config.std),
         }
         with atomic_write(folder / "config.yaml") as temporary:
             temporary.write_text(yaml.safe_dump(values, sort_keys=False))
@@ -334,7 +351,7 @@ class Run:
         missing = [name for name in ("model", "data") if name not in values]
         if missing:
             raise ValueError(f"{path} lacks {' and '.join(missing)}")
-        for name in ("classes", "parts", "weights"):
+        for name in ("classes", "parts", "weights", "mean", "std"):
             if isinstance(values.setdefault(name, ()), list):
                 values[name] = tuple(values[name])
         try:
@@ -420,15 +437,19 @@ class Run:
         path.parent.mkdir(exist_ok=True)
         models.save_model(model, path)
 
-    def load(self, checkpoint: CheckpointName) -> ResNet | Ensemble:
+    def load(
+        self, checkpoint: CheckpointName, *, trust_code: bool = False
+    ) -> ResNet | ExternalNetwork | Ensemble:
         """Return the stored network; an integrated one keeps one part in memory at a time.
 
         Args:
             checkpoint: ``"best"`` or ``"last"``.
+            trust_code: True imports and runs the code, ``module.path:name``, that builds the
+                network, where the run names some.
 
         Raises:
             FileNotFoundError: There is no such network yet.
-            ValueError: The file holds another network than config.yaml says.
+            ValueError: The file holds another network than config.yaml says, or names code.
         """
         path = self.weights(checkpoint)
         if not path.is_file():
@@ -440,7 +461,7 @@ class Run:
             raise FileNotFoundError(
                 f"{self.folder} holds no network yet: its training did not finish an epoch"
             )
-        model = models.load_model(path)
+        model = models.load_model(path, trust_code=trust_code)
         if not self.config.parts and not models.same_architecture(model, self.config.model):
             raise ValueError(
                 f"{path} holds another network than its config.yaml says, {self.config.model}: "

@@ -11,6 +11,7 @@ from pathlib import Path
 from enresnet.common import checks
 from enresnet.common.files import remove_leftovers
 from enresnet.common.processes import first_process
+from enresnet.models import names_code
 from enresnet.training.callbacks import Callback, Picture, TensorBoard
 from enresnet.training.engine import Engine, LostProcessError
 from enresnet.training.events import Step
@@ -161,6 +162,7 @@ def resume(
     callbacks: Sequence[Callback] = (),
     overwrite: bool = False,
     other_loops: bool = False,
+    trust_code: bool = False,
 ) -> Run:
     """Resume the training of a run folder, as its config.yaml says.
 
@@ -171,14 +173,16 @@ def resume(
         callbacks: Called at the start, after steps and epochs, and at the end.
         overwrite: True discards the networks in the folder and trains from the start.
         other_loops: True allows to resume with or without the loops in C, unlike before.
+        trust_code: True imports and runs the code, ``module.path:name``, that builds the network,
+            where config.yaml names some.
 
     Returns:
         The finished run; a run that was finished already is returned as it is.
 
     Raises:
         FileNotFoundError: The folder is not a run.
-        ValueError: The run was integrated from others, so that there is nothing to train; else as
-            :func:`train`, like all other errors.
+        ValueError: The run was integrated from others, so that there is nothing to train, or it
+            names code; else as :func:`train`, like all other errors.
 
     Example::
 
@@ -189,6 +193,11 @@ def resume(
     run = Run.open(folder)
     if run.config.parts:
         raise ValueError(f"{run.folder} was integrated from other runs; there is nothing to train")
+    if names_code(run.config.model) and not trust_code:
+        raise ValueError(
+            f"{run.folder} names code, {run.config.model}, which would be imported and run. If you "
+            "trust it, say trust_code=True, or --trust-code"
+        )
     return train(
         run.config,
         run.folder,

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from enresnet.common.randomness import named_generator
 from enresnet.data import Images
-from enresnet.models import Ensemble, ResNet, load_model, seed_noise
+from enresnet.models import load_model, seed_noise
 from enresnet.training.engine import Engine
 from enresnet.training.run import Run
 
 BATCH = 256
 
 
-def load_teacher(source: str) -> ResNet | Ensemble:
+def load_teacher(source: str) -> nn.Module:
     """Return the best network of a run's folder, or that of a safetensors file."""
     path = Path(source)
     return Run.open(path).load("best") if path.is_dir() else load_model(path)

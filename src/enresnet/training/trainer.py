@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from enresnet.common import checks
-from enresnet.common.randomness import named_generator, named_seed
+from enresnet.common.randomness import named_generator, named_seed, torch_seeded
 from enresnet.data import DataSet
 from enresnet.evaluation import score
 from enresnet.models.noise import NoiseStream, share_stream
@@ -115,7 +115,7 @@ class Trainer:
         model.to(memory_format=self._format)  # type: ignore[call-overload]
         few, _ = data.train.batch(slice(2))
         sized_at(few, recipe, 0.0)  # raises where there is too little to halve
-        with self.engine.autocast():
+        with self.engine.autocast(), torch_seeded(0, self.engine.device):
             self.recompute = choose_memory(
                 model.to(self.engine.device),
                 few.to(self.engine.device),
@@ -253,7 +253,7 @@ class Trainer:
         )
         rows = step_rows(len(order), self._step_size, self.engine.processes)
         for number in range(at.step, len(rows)):
-            after_step(self._step(order[rows[number]], number, len(rows)))
+            after_step(self._seeded_step(order[rows[number]], number, len(rows)))
         ended = time.monotonic()
         if self._weights is not None:
             self._weights.step(self.engine)
@@ -283,10 +283,18 @@ class Trainer:
         self.progress = Progress(epoch=at.epoch + 1)
         return epoch
 
+    def _seeded_step(self, rows: Tensor, number: int, steps: int) -> Step:
+        """Take a step whose draws depend on nothing but the seed and the step's number."""
+        where = f"{self.progress.epoch} {number} {self.engine.rank}"
+        self._augment.manual_seed(named_seed(self._seed, f"augmentation {where}"))
+        self._attack.manual_seed(named_seed(self._seed, f"attack {where}"))
+        self._noise.manual_seed(named_seed(self._seed, f"noise {where}"))
+        with torch_seeded(named_seed(self._seed, f"dropout {where}"), self.engine.device):
+            return self._step(rows, number, steps)
+
     def _step(self, rows: Tensor, number: int, steps: int) -> Step:
         """Take one step of all processes; this one computes on its part of the images."""
         start, at = time.monotonic(), self.progress
-        self._seed_step(at.epoch, number)
         done = (at.epoch + number / steps) / self.recipe.epochs
         self._follow(recipe_at(self._plan, done))
         own = rows[self.engine.share_of(len(rows))]
@@ -319,12 +327,6 @@ class Trainer:
             robust=right / len(rows) if self.objective.robust else None,
             stop=stop,
         )
-
-    def _seed_step(self, epoch: int, number: int) -> None:
-        where = f"{epoch} {number} {self.engine.rank}"
-        self._augment.manual_seed(named_seed(self._seed, f"augmentation {where}"))
-        self._attack.manual_seed(named_seed(self._seed, f"attack {where}"))
-        self._noise.manual_seed(named_seed(self._seed, f"noise {where}"))
 
     def _follow(self, recipe: Recipe) -> None:
         """Change the objective if the recipe asks for another one from now on."""

@@ -29,7 +29,9 @@ from enresnet.models.conversion.residuals import (
 )
 from enresnet.models.conversion.tracing import additions, replaced, traced
 from enresnet.models.ensemble import Average, Ensemble
+from enresnet.models.external import ExternalNetwork
 from enresnet.models.noise import DEFAULT_NOISE, NoiseInjection, NoiseStream
+from enresnet.models.resnet import ResNet
 
 Init = Literal["fresh", "copy"]
 NOISE = "feynman_kac_noise"  # the name of the modules that are added
@@ -64,7 +66,8 @@ def feynman_kac(
     """Turn a network with residual connections into a Feynman-Kac ensemble.
 
     The network is left as it was; the ensemble's members are copies of it with noise after every
-    residual mapping. Their parameters have the names that they have in the network.
+    residual mapping. ``ensemble.members[0].network`` is the first of them: its parameters have the
+    names that they have in the network.
 
     Args:
         model: From images in [0, 1] to logits; see :class:`Normalized` for one that wants them
@@ -86,8 +89,8 @@ def feynman_kac(
         generator: Seeds fresh weights and then serves the noise.
 
     Returns:
-        The ensemble, in the network's mode. Its ``residuals`` tell where noise was added:
-        ``print(ensemble.residuals.describe())``.
+        The ensemble, in the network's mode. ``print(ensemble.describe())`` tells where noise was
+        added, and what was skipped.
 
     Raises:
         TypeError: The model is no ``nn.Module``.
@@ -101,7 +104,7 @@ def feynman_kac(
 
         network = create_model("resnet8")  # or any of timm's, torchvision's, yours
         ensemble = feynman_kac(network, members=2, noise=0.1)
-        print(ensemble.residuals.describe())
+        print(ensemble.describe())
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, found {type(model).__name__}")
@@ -109,24 +112,28 @@ def feynman_kac(
     checks.number("noise", noise, low=0)
     checks.choice("init", init, get_args(Init))
     generator = checked_generator(generator)
-    residuals = find_residuals(model, blocks=blocks, example=example)
+    outer = model if isinstance(model, ExternalNetwork) else ExternalNetwork(model)
+    inner = outer.network
+    if builder is None and outer.source is not None:
+        builder = outer.source.build
+    residuals = find_residuals(inner, blocks=blocks, example=example)
     stream = NoiseStream(generator)
-    _check_conversion(model, residuals, example)
+    _check_conversion(inner, residuals, example)
     inside = []
     for _ in range(members):
-        network = copy.deepcopy(model)
+        network = copy.deepcopy(inner)
         if init == "fresh":
             network = _fresh(network, builder, generator)
-        inside.append(_with_noise(network, residuals, noise, std_over, stream))
+        noisy = with_noise(network, residuals, noise, std_over, stream)
+        inside.append(noisy if type(noisy) is ResNet else outer.with_network(noisy, residuals))
     ensemble = Ensemble(inside, average=average, draws=draws, generator=generator)
-    ensemble.residuals = residuals
     return ensemble.train(model.training)
 
 
 def _check_conversion(model: nn.Module, residuals: Residuals, example: Tensor | None) -> None:
     """Raise unless the network with noise 0 is the same function as before."""
     before = copy.deepcopy(model).eval()
-    quiet = _with_noise(copy.deepcopy(before), residuals, 0.0, "example", NoiseStream())
+    quiet = with_noise(copy.deepcopy(before), residuals, 0.0, "example", NoiseStream())
     with torch.random.fork_rng():
         torch.manual_seed(0)
         one, images = answer(before, example)
@@ -140,14 +147,18 @@ def _check_conversion(model: nn.Module, residuals: Residuals, example: Tensor | 
         )
 
 
-def _with_noise(
+def with_noise(
     network: nn.Module,
     residuals: Residuals,
     noise: float,
     std_over: StdOver,
     stream: NoiseStream,
 ) -> nn.Module:
-    """Return the network with noise at all residual mappings."""
+    """Return the network with noise at all residual mappings.
+
+    Raises:
+        ValueError: The network has no such residual mappings.
+    """
 
     def injection() -> NoiseInjection:
         return ClonedNoise(noise, std_over=std_over, generator=stream)
@@ -157,7 +168,8 @@ def _with_noise(
     for residual in residuals.found:
         by_module.setdefault(residual.module, []).append(residual)
     for name, places in by_module.items():
-        module = modules[name]
+        if (module := modules.get(name)) is None:
+            raise ValueError(f"the network has no module {name!r} to add noise in")
         if places[0].number is None:
             module.add_module(NOISE, injection())
             module.register_forward_hook(_noise_after)
@@ -166,7 +178,8 @@ def _with_noise(
         nodes = additions(graph)
         added = False
         for number in (place.number for place in places):
-            assert number is not None
+            if number is None or not 0 <= number < len(nodes):
+                raise ValueError(f"module {name!r} has no addition {number} to add noise after")
             node = nodes[number]
             own = _own_noise(module, node)
             if own is not None:  # one of ours: its noise is set
