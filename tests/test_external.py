@@ -3,6 +3,7 @@
 import copy
 import json
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -93,13 +94,11 @@ def module(tmp_path, monkeypatch):
 def forget():
     """Forget the user's module, as a new process has not imported it."""
     sys.modules.pop("own_networks", None)
-    with open("imported", "w"):
-        pass
+    Path("imported").write_text("")
 
 
 def imported():
-    with open("imported") as file:
-        return len(file.read())
+    return len(Path("imported").read_text())
 
 
 class TestNames:
@@ -277,12 +276,12 @@ class TestTrained:
         assert main(command.split()) == 2
         assert "says itself how many" in capsys.readouterr().err
 
-    def test_stopped_and_resumed_it_is_the_same_to_the_bit(self, tmp_path):
+    def test_stopped_and_resumed_it_is_the_same_to_the_bit(self):
         """Dropout draws too, from torch's own generator."""
         config = RunConfig(f"en2_{SOURCE}", "digits", load_recipe("fast", epochs=2), limit=100)
         whole = train(config, "whole")
 
-        class Stop(Exception):
+        class StopError(Exception):
             pass
 
         class Stopper:
@@ -291,7 +290,7 @@ class TestTrained:
 
             def step(self, step):
                 if (step.epoch, step.step) == (2, 1):
-                    raise Stop
+                    raise StopError
 
             def epoch(self, _):
                 pass
@@ -299,7 +298,7 @@ class TestTrained:
             def end(self):
                 pass
 
-        with pytest.raises(Stop):
+        with pytest.raises(StopError):
             train(config, "part", callbacks=[Stopper()], checkpoint_every=0)
         forget()
         with pytest.raises(ValueError, match="names code"):
