@@ -55,7 +55,8 @@ class APGD(Attack):
         eot: Draws of the model's noise that every gradient averages; 1 by default, None leaves it
             to the model.
         precision: Of the gradients: ``"32"``, ``"bf16"``, or ``"auto"`` (the default), which is
-            bfloat16 for networks of this package on hardware that computes in it.
+            bfloat16, on hardware that computes in it, for networks of this package and for others
+            that torch.fx can follow and that answer the same in it.
         generator: Draws the starts. By default it starts from the system's entropy.
 
     Raises:

@@ -24,13 +24,15 @@ from enresnet.common.precision import Precision
 from enresnet.common.progress import counted, progress_bar
 from enresnet.common.randomness import checked_generator
 from enresnet.common.text import brief
-from enresnet.models.frozen import frozen
+from enresnet.models.frozen import FrozenCall, frozen
 from enresnet.models.interface import Model, device_of
 
 Goal = Literal["untargeted", "targeted", "runner_up"]
 ChosenTargets = Literal["random", "least_likely", "runner_up", "all"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
 TARGETS: tuple[ChosenTargets, ...] = get_args(ChosenTargets)
+FEW = 8  # images that a network which is not ours is tried on before it is folded
+LONG = 10  # passes an image from which on that is worth it
 OTHERS = 9  # classes but the label, for the progress: how many there are only the model knows
 
 
@@ -211,13 +213,16 @@ class Attack(ABC):
         bar = progress_bar(
             attack.name, len(images) * attack.passes, show=progress if advance is None else False
         )
-        with bar as move, frozen(model, evaluating=evaluating) as call:
+        device = device_of(model, default=images.device)
+        few = images[:FEW].to(device) if attack.passes >= LONG and len(images) else None
+        with bar as move, frozen(model, evaluating=evaluating, few=few) as call:
             largest = max(int(classes.max()) if len(labels) else 0 for classes in (labels, given))
             # Of a model that always answers the same one draw is as good as many.
-            same, averaged = is_deterministic(model), attack.draws
+            same, averaged = is_deterministic(model, call), attack.draws
             eot = 1 if same else averaged
             classifier = Classifier(model, call, largest, worth=averaged // eot)
-            device = device_of(model, default=images.device)
+            reduced = wants_bfloat16(model, call, images[:0].to(device), attack.precision)
+            independent = is_batch_independent(model, call)
             result = torch.empty_like(images)
             for start in range(0, len(images), batch_size):
                 rows = slice(start, start + batch_size)
@@ -231,9 +236,10 @@ class Attack(ABC):
                     classifier=classifier,
                     eot=eot,
                     whole=len(images[rows]),
-                    reduced=wants_bfloat16(model, images[:0].to(device), attack.precision),
-                    independent=is_batch_independent(model),
+                    reduced=reduced,
+                    independent=independent,
                     deterministic=same,
+                    slack=call.slack if isinstance(call, FrozenCall) else 0.0,
                 )
                 told = move if advance is None else lambda n, _="": advance(n)
                 with counted(told, batch.whole * attack.passes) as classifier.advance:

@@ -14,7 +14,7 @@ from enresnet.attacks.determinism import ASKED
 from enresnet.attacks.geometry import BALLS
 from enresnet.attacks.gradient import expected_gradient, shared_gradient
 from enresnet.attacks.losses import cross_entropy, margin, rivals
-from enresnet.models.frozen import FrozenEnsemble, FrozenResNet
+from enresnet.models.frozen import FrozenCall
 
 Loss = Callable[[Tensor], Tensor]
 """From logits N x classes to what an attack raises, one number an example."""
@@ -35,6 +35,7 @@ class Batch:
     reduced: bool = False  # gradients in bfloat16
     independent: bool = False  # the model is known to treat each image of a batch alone
     deterministic: bool = False  # it is known to answer twice the same
+    slack: float = 0.0  # by which logits may differ from those of the model's own forward
 
     @torch.no_grad()
     def classes(self) -> int:
@@ -55,9 +56,15 @@ class Batch:
         return self.classifier(point.to(self.images.dtype), stands_for=self._stands_for)
 
     def fooled(self, logits: Tensor) -> Tensor:
-        """Return whether each prediction is what the attack wants; one with NaN is wrong."""
+        """Return whether each prediction is what the attack wants; one with NaN is wrong.
+
+        It must be so by a margin where logits are not exactly the model's own.
+        """
         named = (logits.argmax(dim=1) == self.labels) & ~logits.isnan().any(dim=1)
-        return named == self.targeted
+        fooled = named == self.targeted
+        if self.slack > 0:
+            fooled &= ~(self.margin(logits) > -self.slack)
+        return fooled
 
     def loss(self, logits: Tensor) -> Tensor:
         """Return what the attack raises, an example each: cross-entropy, or minus the target's."""
@@ -86,7 +93,7 @@ class Batch:
         """
 
         call = self.classifier.call
-        if self.eot > 1 and self.independent and isinstance(call, FrozenResNet | FrozenEnsemble):
+        if self.eot > 1 and self.independent and isinstance(call, FrozenCall):
             with self._precision():
                 shared = shared_gradient(call, loss, point, self.eot, self._checked)
             if shared is not None:

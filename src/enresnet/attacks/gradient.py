@@ -4,7 +4,7 @@ r"""The gradient with respect to the images, averaged over the model's own noise
 
 The mean of k gradients, not the gradient at the mean of k outputs: the expected loss is what the
 attacker of a randomised model raises (Sec. 4 uses k = 5). Nothing but the images' gradient is
-computed. Draws of our own networks share what comes before the first noise.
+computed. Draws of a network that we can take apart share what comes before the first noise.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from enresnet.attacks.inputs import explained
-from enresnet.models.frozen import FrozenEnsemble, FrozenResNet
+from enresnet.models.frozen import FrozenCall
 
 TOGETHER = 128 * 32 * 32  # pixels of a pass that keeps the cores busy and the caches useful
 
@@ -49,7 +49,7 @@ def expected_gradient(loss: Callable[[Tensor], Tensor], point: Tensor, eot: int 
 
 
 def shared_gradient(
-    call: FrozenResNet | FrozenEnsemble,
+    call: FrozenCall,
     loss: Callable[[Tensor], Tensor],
     point: Tensor,
     eot: int,

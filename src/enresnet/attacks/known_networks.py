@@ -1,10 +1,11 @@
-"""What is known of our own networks before they are asked: no other model is taken for one."""
+"""What is known of a network before it is asked: of ours, and of those that torch.fx can follow."""
 
 from __future__ import annotations
 
 from torch import nn
 
 from enresnet.models import Ensemble, ResNet
+from enresnet.models.frozen import FrozenCall
 from enresnet.models.frozen.fold import is_listened_to, known_parts
 from enresnet.models.interface import Model
 from enresnet.models.noise import noise_modules
@@ -32,11 +33,14 @@ def _is_ours(module: nn.Module) -> bool:
     return type(module) is ResNet
 
 
-def is_batch_independent(model: Model) -> bool:
+def is_batch_independent(model: Model, call: object = None) -> bool:
     """Return whether a model is known to treat each image of a batch alone.
 
-    And has room for more of them: one that recomputes does so for want of memory.
+    And has room for more of them: one that recomputes does so for want of memory. ``call`` is the
+    way to call it while it is frozen.
     """
+    if isinstance(call, FrozenCall) and call.independent:
+        return True
     network = our_network(model)
     if network is None or any(part.training for part in network.modules()):  # BatchNorm joins them
         return False
@@ -45,8 +49,10 @@ def is_batch_independent(model: Model) -> bool:
     return all(place.std_over == "example" for place in noise_modules(network))
 
 
-def is_deterministic(model: Model) -> bool:
-    """Return whether a model is known to answer twice the same."""
+def is_deterministic(model: Model, call: object = None) -> bool:
+    """Return whether a model is known to answer twice the same; ``call`` as above."""
+    if isinstance(call, FrozenCall) and call.deterministic:
+        return True
     network = our_network(model)
     if network is None or any(part.training for part in network.modules()):
         return False

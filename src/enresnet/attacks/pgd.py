@@ -42,7 +42,8 @@ class PGD(IFGSM):
             ``"runner_up"``; see :class:`Attack`.
         targets: How targets of a targeted attack are chosen; see :class:`Attack`.
         precision: Of the gradients: ``"32"``, ``"bf16"``, or ``"auto"`` (the default), which is
-            bfloat16 for networks of this package on hardware that computes in it.
+            bfloat16, on hardware that computes in it, for networks of this package and for others
+            that torch.fx can follow and that answer the same in it.
         generator: Draws the starts and random targets. By default it starts from the system's
             entropy.
 

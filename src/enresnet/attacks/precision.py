@@ -2,7 +2,8 @@
 
 An attack only needs to know where to go: its points move in float32, and every judgement is made
 in float32. The gradients of our own networks are as useful in bfloat16
-(``benchmarks/precision.py`` prints the difference); of other models we cannot know, so they are
+(``benchmarks/precision.py`` prints the difference). Networks that torch.fx can follow are computed
+in it if their answers stay the same but for rounding. Of other models we cannot know, so they are
 left alone unless told.
 """
 
@@ -13,15 +14,22 @@ from torch import Tensor
 
 from enresnet.attacks.known_networks import our_network
 from enresnet.common.precision import Precision
+from enresnet.models.frozen import FrozenCall
 from enresnet.models.interface import Model
 
 
-def wants_bfloat16(model: Model, images: Tensor, precision: Precision) -> bool:
-    """Return whether the gradients of ``model`` at float32 images are to be reduced."""
+def wants_bfloat16(model: Model, call: object, images: Tensor, precision: Precision) -> bool:
+    """Return whether the gradients of ``model`` at float32 images are to be reduced.
+
+    ``call`` is the way to call it while it is frozen.
+    """
     if images.dtype != torch.float32 or torch.is_autocast_enabled(images.device.type):
         return False  # chosen already
-    suits = our_network(model) is not None and fast_bfloat16(images.device)
-    return precision == "bf16" or (precision == "auto" and suits)
+    if precision != "auto" or not fast_bfloat16(images.device):
+        return precision == "bf16"
+    if our_network(model) is not None:
+        return True
+    return isinstance(call, FrozenCall) and call.holds_in_bfloat16()
 
 
 def fast_bfloat16(device: torch.device) -> bool:

@@ -103,7 +103,8 @@ class Strongest(Attack):
         eot: Draws of the model's noise that a gradient averages; 5 by default, fewer where the
             budget would not last for ten steps. None leaves it to the model.
         precision: Of the gradients: ``"32"``, ``"bf16"``, or ``"auto"`` (the default), which is
-            bfloat16 for networks of this package on hardware that computes in it.
+            bfloat16, on hardware that computes in it, for networks of this package and for others
+            that torch.fx can follow and that answer the same in it.
         generator: Draws starts and squares. By default it starts from the system's entropy.
 
     Raises:
@@ -283,8 +284,8 @@ class Strongest(Attack):
                 classifier=own,
                 eot=search.draws,
                 reduced=batch.reduced and not search.exact,
-                independent=is_batch_independent(surrogate.model),
-                deterministic=is_deterministic(surrogate.model),
+                independent=is_batch_independent(surrogate.model, surrogate.call),
+                deterministic=is_deterministic(surrogate.model, surrogate.call),
             )
             start = worst.worst(rows) if search.warm else ball.random_point(batch.seeds + number)
             if search.plain:

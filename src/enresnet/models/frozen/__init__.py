@@ -6,9 +6,10 @@ It is entered explicitly, and only there is a network anything but its ``forward
         logits = call(images)
 """
 
+from enresnet.models.frozen.call import FrozenCall as FrozenCall
 from enresnet.models.frozen.freeze import ThreadsError as ThreadsError
 from enresnet.models.frozen.freeze import frozen as frozen
 from enresnet.models.frozen.networks import FrozenEnsemble as FrozenEnsemble
 from enresnet.models.frozen.networks import FrozenResNet as FrozenResNet
 
-__all__ = ["FrozenEnsemble", "FrozenResNet", "ThreadsError", "frozen"]
+__all__ = ["FrozenCall", "FrozenEnsemble", "FrozenResNet", "ThreadsError", "frozen"]

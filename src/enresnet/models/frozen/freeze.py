@@ -22,7 +22,9 @@ class ThreadsError(RuntimeError):
 
 
 @contextmanager
-def frozen(model: Model, *, evaluating: bool = True) -> Iterator[Callable[[Tensor], Any]]:
+def frozen(
+    model: Model, *, evaluating: bool = True, few: Tensor | None = None
+) -> Iterator[Callable[[Tensor], Any]]:
     """Freeze ``model`` inside a ``with`` block, and yield the fastest way to call it.
 
     Inside, the model is in evaluation mode and its parameters have no gradient. Each module gets
@@ -33,14 +35,20 @@ def frozen(model: Model, *, evaluating: bool = True) -> Iterator[Callable[[Tenso
 
     What is yielded for our own networks has BatchNorm folded into the convolutions and, on the CPU,
     runs in fused code, with the weights of the moment: they must not change inside the block. It
-    draws from the model's own noise stream, but not the numbers that ``forward`` would draw. Other
-    models are called as they are.
+    draws from the model's own noise stream, but not the numbers that ``forward`` would draw.
+
+    Other models are called as they are, unless ``few`` images are given: then a module whose
+    ``forward`` torch.fx can follow, and that is made of operations known to answer twice the same,
+    is folded too, and compared with itself on these images. Its logits are those of ``forward`` but
+    for rounding. Where that cannot be, it is called as it is, and the log "enresnet" says why.
 
     Args:
         model: An ``nn.Module`` or any callable from images in [0, 1] to logits.
         evaluating: False leaves the mode, and so the statistics of a model in training, alone.
+        few: Images to try a network on that is not ours, for long work; None calls it as it is.
 
     Shape:
+        - few: N x C x H x W in [0, 1], as the model takes them
         - images: N x C x H x W in [0, 1], as the model takes them
         - result of the yielded callable: logits N x classes
 
@@ -65,7 +73,7 @@ def frozen(model: Model, *, evaluating: bool = True) -> Iterator[Callable[[Tenso
             hook = register_module_forward_pre_hook(freezer.on_call)
         try:
             with torch.inference_mode(False), torch.enable_grad():
-                yield fast_call(model) or _Logits(model)
+                yield fast_call(model, few) or _Logits(model)
         finally:
             if hook is not None:
                 hook.remove()

@@ -1,4 +1,4 @@
-r"""Our networks as attacks meet them: folded, and taken apart at their first noise.
+r"""Networks as attacks meet them: folded, and taken apart at their first noise.
 
 Up to the first noise all draws are the same, so that several of them share that part:
 
@@ -18,36 +18,45 @@ from torch import Tensor, nn
 
 from enresnet import native
 from enresnet.models.ensemble import Ensemble
+from enresnet.models.external import ExternalNetwork
+from enresnet.models.frozen.call import FrozenCall
 from enresnet.models.frozen.fold import FoldedNetwork, can_be_folded, is_listened_to
 from enresnet.models.frozen.fused_cpu import FusedNetwork, works_for
+from enresnet.models.frozen.traced import follow
 from enresnet.models.interface import Model, module_of
+from enresnet.models.noise import noise_modules
 from enresnet.models.normalized import Normalized
 from enresnet.models.recompute import lean_call
 from enresnet.models.resnet import ResNet
 
 
-def fast_call(model: Model) -> Callable[[Tensor], Any] | None:
+def fast_call(model: Model, few: Tensor | None = None) -> FrozenCall | None:
     """Return a faster way to call a frozen model; None where there is none.
 
-    Only networks that nobody listens to and nobody changed have one: a subclass, a hook or a
-    method of its own may do anything.
+    Of our own networks only those that nobody listens to and nobody changed have one: a subclass, a
+    hook or a method of its own may do anything. Others are followed by torch.fx, if ``few`` images
+    are given to try them on.
     """
     own = isinstance(model, types.MethodType) and model.__name__ in ("forward", "__call__")
     module = module_of(model) if own or isinstance(model, nn.Module) else None
-    return None if module is None or is_listened_to(module) else _fast_module(module)
+    return None if module is None or is_listened_to(module) else _fast_module(module, few)
 
 
-def _fast_module(model: nn.Module) -> Callable[[Tensor], Any] | None:
+def _fast_module(model: nn.Module, few: Tensor | None) -> FrozenCall | None:
     if type(model) is ResNet:
         return FrozenResNet(model) if can_be_folded(model) else None
     if type(model) is Ensemble:
-        return FrozenEnsemble(model, [fast_call(member) or member for member in model.members])
-    if type(model) is Normalized and (inner := fast_call(model.model)) is not None:
-        return FrozenNormalized(model, inner)
-    return None
+        members = [fast_call(member, few) or member for member in model.members]
+        return FrozenEnsemble(model, members)
+    if type(model) is Normalized or type(model) is ExternalNetwork:
+        given = None if few is None else model.normalised(few)
+        network = model.model if isinstance(model, Normalized) else model.network
+        inner = fast_call(network, given)
+        return None if inner is None else FrozenNormalized(model, inner)
+    return None if few is None else follow(model, few)
 
 
-class FrozenResNet:
+class FrozenResNet(FrozenCall):
     """A residual network with its weights of the moment, folded when a type is first met."""
 
     def __init__(self, network: ResNet) -> None:
@@ -62,6 +71,20 @@ class FrozenResNet:
             logits: Tensor = self.network(images)
             return logits
         return fold.after_noise(fold.before_noise(x))
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether its noise is off."""
+        return all(place.noise == 0 for place in noise_modules(self.network))
+
+    @property
+    def independent(self) -> bool:
+        """Whether noise is scaled by each example alone."""
+        return all(place.std_over == "example" for place in noise_modules(self.network))
+
+    def holds_in_bfloat16(self) -> bool:
+        """Return True: benchmarks/precision.py prints the difference."""
+        return True
 
     def before_noise(self, images: Tensor) -> list[Tensor] | None:
         """Return what every draw of the noise starts from; None where that cannot be shared."""
@@ -116,11 +139,41 @@ class _Fold:
         return self._fused if works_for(self._folded, x) else self._folded
 
 
-class FrozenEnsemble:
+class FrozenEnsemble(FrozenCall):
     """The weighted mean of members, each called in its fastest way."""
 
     def __init__(self, ensemble: Ensemble, members: Sequence[Callable[[Tensor], Any]]) -> None:
         self.ensemble, self.members = ensemble, list(members)
+        # Weights sum to 1: the average is no further from the truth than its members.
+        self.slack = max((m.slack for m in self._seen), default=0.0)
+
+    @property
+    def _seen(self) -> list[FrozenCall]:
+        return [member for member in self.members if isinstance(member, FrozenCall)]
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether all members are known to answer twice the same."""
+        seen = self._seen
+        return len(seen) == len(self.members) and all(member.deterministic for member in seen)
+
+    @property
+    def independent(self) -> bool:
+        """Whether all members are known to treat each image alone, and there is room for more.
+
+        One that recomputes does so for want of memory.
+        """
+        seen = self._seen
+        return (
+            not self.ensemble.recompute
+            and len(seen) == len(self.members)
+            and all(member.independent for member in seen)
+        )
+
+    def holds_in_bfloat16(self) -> bool:
+        """Return whether it does for all members."""
+        seen = self._seen
+        return len(seen) == len(self.members) and all(m.holds_in_bfloat16() for m in seen)
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return logits (or log-probabilities) N x classes, averaged over members and draws."""
@@ -141,7 +194,7 @@ class FrozenEnsemble:
             return None
         states: list[Tensor] = []
         for member in self.members:
-            if not isinstance(member, FrozenResNet | FrozenEnsemble):
+            if not isinstance(member, FrozenCall):
                 return None
             own = member.before_noise(images)
             if own is None:
@@ -151,20 +204,38 @@ class FrozenEnsemble:
 
     def after_noise(self, states: list[Tensor]) -> Tensor:
         """Return the prediction for a fresh draw, from what :meth:`before_noise` gave; takes it."""
-        runs = [
-            member.after_noise(states)
-            for member in self.members
-            if isinstance(member, FrozenResNet | FrozenEnsemble)
-        ]
+        runs = [member.after_noise(states) for member in self._seen]
         return self.ensemble.averaged(torch.stack(runs))
 
 
-class FrozenNormalized:
+class FrozenNormalized(FrozenCall):
     """A frozen network behind the normalisation of its images."""
 
-    def __init__(self, outer: Normalized, call: Callable[[Tensor], Any]) -> None:
-        self._outer, self._call = outer, call
+    def __init__(self, outer: Normalized | ExternalNetwork, call: FrozenCall) -> None:
+        self._outer, self._call, self.slack = outer, call, call.slack
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the network inside is known to answer twice the same."""
+        return self._call.deterministic
+
+    @property
+    def independent(self) -> bool:
+        """Whether the network inside is known to treat each image alone."""
+        return self._call.independent
+
+    def holds_in_bfloat16(self) -> bool:
+        """Return whether the network inside does."""
+        return self._call.holds_in_bfloat16()
 
     def __call__(self, images: Tensor) -> Any:
         """Return the network's logits for images N x C x H x W in [0, 1]."""
         return self._call(self._outer.normalised(images))
+
+    def before_noise(self, images: Tensor) -> list[Tensor] | None:
+        """Return what every draw of the noise starts from; None where that cannot be shared."""
+        return self._call.before_noise(self._outer.normalised(images))
+
+    def after_noise(self, states: list[Tensor]) -> Tensor:
+        """Return the logits for a fresh draw, from what :meth:`before_noise` gave; takes it."""
+        return self._call.after_noise(states)
