@@ -9,8 +9,8 @@ from enresnet.common.text import brief
 from enresnet.evaluation.evaluation import Evaluation
 
 ONE_DRAW = (
-    "AutoAttack itself counts an image as lost if one draw of the noise gets it wrong: 'claimed' is "
-    "its own accuracy, 'accuracy' that of its images on fresh draws."
+    "AutoAttack itself counts an image as lost if one draw of the noise gets it wrong: 'claimed' "
+    "is its own accuracy, 'accuracy' that of its images on fresh draws."
 )
 
 
