@@ -62,7 +62,7 @@ class Recipe:
 
     Example::
 
-        recipe = Recipe(objective="trades", epochs=60, batch_size=64)
+        recipe = enresnet.Recipe(objective="trades", epochs=60, batch_size=64)
         print(recipe.rate_at(epoch=30, within=0.0, steps=100))  # 0.01: one of three milestones
     """
 
@@ -272,7 +272,7 @@ def list_recipes() -> list[str]:
 
     Example::
 
-        print(list_recipes())  # ['fast', 'natural', 'paper', ...]
+        print(enresnet.list_recipes())  # ['fast', 'natural', 'paper', ...]
     """
     files = resources.files("enresnet.training.recipes").iterdir()
     return sorted(Path(file.name).stem for file in files if file.name.endswith(".yaml"))
@@ -300,7 +300,7 @@ def load_recipe(name: str, **overrides: Unpack[RecipeOptions]) -> Recipe:
 
     Example::
 
-        recipe = load_recipe("fast", epochs=30, epsilon=4 / 255)
+        recipe = enresnet.load_recipe("fast", epochs=30, epsilon=4 / 255)
         print(recipe.objective, recipe.step_size)
     """
     if name in list_recipes():
