@@ -23,8 +23,8 @@ def command(
     Args:
         runs: Two or more run folders of the same data.
         out: The new run folder.
-        weights: One number a run; they weigh equally by default.
-        overwrite: Write over the network that these runs, trained otherwise, made there before.
+        weights: One number per run; equal by default.
+        overwrite: Replace the network that these runs, trained differently, made there before.
     """
     run = training.integrate(runs, out, weights=weights, overwrite=overwrite)
     say(f"{run.config.model} in {run.folder}; next: enresnet evaluate {quote(str(run.folder))}")

@@ -186,7 +186,7 @@ def open_model(
             folder=out or Path("evaluations") / card.name,
         )
     if checkpoint != "best":
-        raise ValueError(f"--checkpoint is for runs; {source} is none")
+        raise ValueError(f"--checkpoint is for runs; {source} is not a run")
     if path.is_file() or source.endswith(".safetensors"):
         model: Callable[..., Any] = models.load_model(path)
         name = path.stem
@@ -216,7 +216,7 @@ def import_model(source: str) -> Callable[..., Any]:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise _at_its_line(f"{module_name} cannot be imported", error) from error
         raise FileNotFoundError(
-            f"there is no module {module_name} here or among the installed ones"
+            f"there is no module {module_name} here or among the installed packages"
         ) from error
     except Exception as error:
         raise _at_its_line(f"{module_name} cannot be imported", error) from error

@@ -21,12 +21,12 @@ def command(
     overwrite: bool = False,
     json: Path | None = None,
 ) -> None:
-    """Go on with a training that was stopped, as its config.yaml says.
+    """Resume a training run that was stopped, as its config.yaml says.
 
     Args:
         run: The folder that enresnet train made.
         hardware: Where it runs; the number of processes must be the same as before.
-        overwrite: Throw away the networks that are there and train anew.
+        overwrite: Discard the networks that are there and train anew.
         json: Also write the epochs to this file.
     """
     check_outputs(json)
