@@ -82,7 +82,7 @@ class House:
             for target in self.files(module):
                 there = room_of(target)
                 if here not in ROOMS:
-                    found.append(f"{module} is in no room")
+                    found.append(f"{module} is in no subpackage")
                 elif there == "" and here == "cli":
                     continue  # the command line shows the version
                 elif there not in ROOMS[: ROOMS.index(here) + 1]:

@@ -38,9 +38,9 @@ def test_other_models_are_attacked_in_their_own_precision():
 
     images = torch.rand(1, 3, 16, 16)
     other = Ensemble([torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(768, 10))])
-    assert not wants_bfloat16(other, images, "auto")
-    assert wants_bfloat16(other, images, "bf16")
-    assert not wants_bfloat16(create_model("resnet8"), images.double(), "auto")
+    assert not wants_bfloat16(other, None, images, "auto")
+    assert wants_bfloat16(other, None, images, "bf16")
+    assert not wants_bfloat16(create_model("resnet8"), None, images.double(), "auto")
 
 
 def test_examples_that_are_fooled_are_not_started_again():

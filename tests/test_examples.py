@@ -1,20 +1,26 @@
-"""The examples in the docstrings of public names run as they are."""
+"""The examples in the docstrings of public names run as they are.
 
+A reader has typed ``import enresnet``, nothing else. So an example writes ``enresnet.name`` for a
+name that ``enresnet`` shows, and opens with the imports of all others. Only a network and a batch
+for it are given.
+"""
+
+import ast
 import importlib
 import inspect
 import re
 import textwrap
-from pathlib import Path
+from itertools import takewhile
 
 import pytest
 import torch
-from torch import nn
 
 import enresnet
 from enresnet.models import ResNet
 from problems import seeded
 
-ROOMS = ["data", "models", "attacks", "evaluation", "training", "pde", "report", "paper"]
+ROOMS = ["data", "models", "models.frozen", "attacks", "evaluation", "training", "pde", "report"]
+ROOMS += ["paper"]
 
 # These take seconds to a minute each.
 SLOW = {
@@ -29,18 +35,18 @@ SLOW = {
 }
 
 
-def names(room=None):
-    """Return every name that an example may use, as after the imports of a notebook.
-
-    Of two rooms with a name in common, the example's own counts.
-    """
-    known = {"enresnet": enresnet, **{name: getattr(enresnet, name) for name in enresnet.__all__}}
-    for each in [*ROOMS, *([room] if room else [])]:
-        known |= shown_by(each)
-    return {**known, "torch": torch, "nn": nn, "Path": Path}
+def given():
+    """Return the names that an example may use without an import."""
+    return {
+        "enresnet": enresnet,
+        "model": ResNet.of_depth(8, noise=0.1, generator=seeded()).eval(),
+        "images": torch.rand(2, 3, 8, 8, generator=seeded()),
+        "labels": torch.tensor([0, 1]),
+    }
 
 
 def shown_by(room):
+    """Return the public names of a subpackage."""
     door = importlib.import_module(f"enresnet.{room}")
     return {name: getattr(door, name) for name in door.__all__}
 
@@ -52,32 +58,50 @@ def example_of(thing):
     return textwrap.dedent(found[1]) if found else ""
 
 
-def examples(known):
-    """Yield the examples of functions, of classes, and of the methods of classes."""
-    for name, thing in known.items():
+def examples(room):
+    """Yield the examples of functions, of classes, and of the methods of classes, by name."""
+    for name, thing in shown_by(room).items():
         if not inspect.isclass(thing) and not inspect.isfunction(thing):
             continue
-        yield name, example_of(thing)
+        yield f"{room}.{name}", example_of(thing)
         for method in vars(thing) if inspect.isclass(thing) else ():
             if not method.startswith("_") or method == "__call__":
-                yield f"{name}.{method}", example_of(getattr(thing, method))
+                yield f"{room}.{name}.{method}", example_of(getattr(thing, method))
 
 
 def run_examples(room, *, slow):
-    """Run the quick or the slow examples of a room; return how many there are."""
+    """Run the quick or the slow examples of a subpackage; return how many there are."""
     ran = 0
-    for name, code in examples(shown_by(room)):
-        if not code or (f"{room}.{name}" in SLOW) != slow:
+    for name, code in examples(room):
+        if not code or (name in SLOW) != slow:
             continue
-        model = ResNet.of_depth(8, noise=0.1, generator=seeded()).eval()
-        images = torch.rand(2, 3, 8, 8, generator=seeded())
-        own = {"model": model, "images": images, "labels": torch.tensor([0, 1])}
         try:
-            exec(code, {**names(room), **own})
+            exec(code, given())
         except Exception as error:
-            pytest.fail(f"the example of {room}.{name} fails: {error!r}")
+            pytest.fail(f"the example of {name} fails: {error!r}")
         ran += 1
     return ran
+
+
+def misplaced_imports(code):
+    """Return the imports below an example's first lines, and those of names that enresnet shows."""
+    nodes = ast.parse(code).body
+    top = list(takewhile(is_import, nodes))
+    found = [ast.unparse(node) for node in nodes[len(top) :] if is_import(node)]
+    for node in top:
+        if isinstance(node, ast.ImportFrom):
+            module = importlib.import_module(node.module)
+            names = [alias.name for alias in node.names]
+            found += [
+                ast.unparse(node)
+                for name in names
+                if getattr(module, name) is getattr(enresnet, name, None)
+            ]
+    return found
+
+
+def is_import(node):
+    return isinstance(node, ast.Import | ast.ImportFrom)
 
 
 def test_examples_run(tmp_path, monkeypatch):
@@ -89,3 +113,21 @@ def test_examples_run(tmp_path, monkeypatch):
 def test_slow_examples_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert sum(run_examples(room, slow=True) for room in ROOMS) == len(SLOW)
+
+
+def test_examples_open_with_the_imports_of_what_enresnet_does_not_show():
+    found = {name: misplaced_imports(code) for room in ROOMS for name, code in examples(room)}
+    assert {name: imports for name, imports in found.items() if imports} == {}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from enresnet.models import create_model",
+        "print(1)\nfrom enresnet.attacks import IFGSM",
+        "from enresnet.models import Normalized, load_model",
+    ],
+)
+def test_a_misplaced_import_would_be_found(code):
+    assert len(misplaced_imports(code)) == 1
+    assert misplaced_imports("from enresnet.pde import feynman_kac\nfeynman_kac") == []

@@ -321,7 +321,7 @@ class TestRepeated:
             assert len(done) == 6
             error = capsys.readouterr().err
             assert ("measured before, and now again: clean images, noise" in error) == number
-            assert ("nothing tells whether those results are its own" in error) == number
+            assert ("we cannot tell whether those results are its own" in error) == number
 
     def test_noise_from_torch_is_told_apart_by_answers(self, done):
         Path("drawn.py").write_text(

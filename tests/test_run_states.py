@@ -60,7 +60,7 @@ class TestFinishedNetworks:
         (found,), shown = listed(run.folder.parent, capsys)
         assert found["state"] == "finished, weights only"
         assert found["resume"] is None
-        assert "to go on" not in shown
+        assert "to resume" not in shown
 
     @pytest.mark.parametrize("what", ["last", "metrics.csv"])
     @pytest.mark.parametrize("command", ["resume", "train"])

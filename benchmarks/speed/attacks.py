@@ -125,7 +125,7 @@ def _against(
 
 
 def _precision(model: nn.Module) -> str:
-    return "bfloat16" if wants_bfloat16(model, torch.empty(0), "auto") else "float32"
+    return "bfloat16" if wants_bfloat16(model, None, torch.empty(0), "auto") else "float32"
 
 
 def art_carlini(model: nn.Module, shape: tuple[int, ...]) -> Any:

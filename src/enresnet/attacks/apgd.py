@@ -65,6 +65,8 @@ class APGD(Attack):
 
     Example::
 
+        from enresnet.attacks import APGD
+
         attacked = APGD(steps=100, loss="dlr")(model, images, labels)
     """
 

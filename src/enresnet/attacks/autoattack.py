@@ -49,6 +49,8 @@ class AutoAttack(Attack):
 
     Example::
 
+        from enresnet.attacks import AutoAttack
+
         attack = AutoAttack(epsilon=8 / 255, version="rand")
         print(attack.name, attack.passes)  # the call needs pyautoattack
     """

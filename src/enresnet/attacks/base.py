@@ -49,6 +49,8 @@ class AttackResult:
 
     Example::
 
+        from enresnet.attacks import IFGSM
+
         result = IFGSM(steps=5).run(model, images, labels)
         print(result.evaluations / len(images))  # 5.0
     """
@@ -90,6 +92,8 @@ class Attack(ABC):
             chosen for a goal other than ``"targeted"``.
 
     Example::
+
+        from enresnet.attacks import Attack
 
         class Negative(Attack):
             name = "negative"
@@ -167,6 +171,8 @@ class Attack(ABC):
 
         Example::
 
+            from enresnet.attacks import IFGSM
+
             attacked = IFGSM(epsilon=8 / 255, steps=20)(model, images, labels)
         """
         return self.run(
@@ -197,6 +203,8 @@ class Attack(ABC):
         """Return the attacked images and what they cost; the arguments are those of the call.
 
         Example::
+
+            from enresnet.attacks import Strongest
 
             result = Strongest(budget=500).run(model, images, labels)
             print(result.gradients / len(images))  # gradient evaluations an image

@@ -60,6 +60,8 @@ class CarliniWagner(Attack):
 
     Example::
 
+        from enresnet.attacks import CarliniWagner
+
         attack = CarliniWagner(c=10, steps=50, space="pixel")
         attacked = attack(model, images, labels)
     """

@@ -36,6 +36,8 @@ class FGSM(IFGSM):
 
     Example::
 
+        from enresnet.attacks import FGSM
+
         attacked = FGSM(epsilon=8 / 255)(model, images, labels)
     """
 

@@ -47,6 +47,8 @@ class IFGSM(Attack):
 
     Example::
 
+        from enresnet.attacks import IFGSM
+
         attacked = IFGSM(epsilon=8 / 255, steps=20, eot=5)(model, images, labels)
     """
 

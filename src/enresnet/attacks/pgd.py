@@ -53,6 +53,8 @@ class PGD(IFGSM):
 
     Example::
 
+        from enresnet.attacks import PGD
+
         attacked = PGD(steps=50, restarts=5)(model, images, labels)
     """
 

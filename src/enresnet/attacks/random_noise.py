@@ -42,6 +42,8 @@ class RandomNoise(Attack):
 
     Example::
 
+        from enresnet.attacks import RandomNoise
+
         attacked = RandomNoise(epsilon=8 / 255, restarts=10)(model, images, labels)
     """
 

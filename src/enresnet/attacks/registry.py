@@ -112,7 +112,7 @@ def create_attack(name: str, **options: Unpack[AttackOptions]) -> Attack:
 
     Example::
 
-        attack = create_attack("pgd50_l2", epsilon=0.25, restarts=2)
+        attack = enresnet.create_attack("pgd50_l2", epsilon=0.25, restarts=2)
         attacked = attack(model, images, labels)
     """
     match = _NAME.fullmatch(name) if isinstance(name, str) else None
@@ -157,7 +157,7 @@ def list_attacks() -> list[str]:
 
     Example::
 
-        print(list_attacks())  # ['fgsm', 'ifgsm20', ...]
+        print(enresnet.list_attacks())  # ['fgsm', 'ifgsm20', ...]
     """
     return list(LISTED)
 
@@ -200,6 +200,8 @@ def attack_at(
             contradicts the name, or AutoAttack is not installed.
 
     Example::
+
+        from enresnet.attacks import attack_at
 
         names = ("fgsm", "ifgsm20", "cw")
         attacks = [attack_at(name, 4 / 255, seed=0) for name in names]

@@ -60,6 +60,8 @@ class Square(Attack):
 
     Example::
 
+        from enresnet.attacks import Square
+
         attacked = Square(steps=200)(model, images, labels)
     """
 

@@ -22,8 +22,8 @@ class AttackOptions:
     Args:
         eot: Draws of the model's noise averaged in every gradient; 5 for a noisy model, else 1.
         epsilon: Largest change of a pixel, or several, as in 2/255 4/255 8/255; by default the one
-            the run was trained against.
-        epsilon_l2: Length of the change that attacks in l2 may make, or several; 0.5 by default.
+            used in training.
+        epsilon_l2: Largest l2 norm of the change, for attacks in l2, or several; 0.5 by default.
         restarts: Random starts of pgd, apgd and noise, of which the worst counts; 1 by default.
         targets: The classes that attacks named _targeted aim at: a random other class, the least
             likely, the runner-up, or all others in turn.
@@ -102,8 +102,8 @@ class AttackOptions:
                 )
         if self.targets is not None and not any("_targeted" in name for name in names):
             raise ValueError(
-                f"--targets {self.targets} is for attacks that aim at a class; write --attacks "
-                "with _targeted behind a name, as in pgd20_targeted"
+                f"--targets {self.targets} is for attacks that aim at a class; add _targeted to a "
+                "name in --attacks, as in pgd20_targeted"
             )
 
 

@@ -25,4 +25,6 @@ def command(*, json: Path | None = None) -> None:
         for attack in map(attacks.create_attack, attacks.list_attacks())
     ]
     write_json(json, rows)
-    print_table(rows, caption="Another number of steps may follow: ifgsm7, pgd100, apgd50, cw200.")
+    print_table(
+        rows, caption="A name may end in another number of steps: ifgsm7, pgd100, apgd50, cw200."
+    )

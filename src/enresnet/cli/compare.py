@@ -23,20 +23,20 @@ def command(
     json: Path | None = None,
     markdown: Path | None = None,
 ) -> None:
-    """Say whether one model, or one way of training, is more accurate than another.
+    """Test whether one model, or one training method, is more accurate than another.
 
-    Of two models: `compare RUN RUN`. Of two ways of training, with several seeds each:
-    `compare RUN RUN RUN --against RUN RUN RUN`; then the interval and the p-value know how much
-    trainings differ. Image by image, for every attack that all were evaluated under with the same
-    settings on the same images.
+    Two models: `compare RUN RUN`. Two training methods, with several seeds each:
+    `compare RUN RUN RUN --against RUN RUN RUN`; the interval and the p-value then account for the
+    variation between seeds. Runs are compared image by image, for every attack that was run on all
+    of them with the same settings and the same images.
 
     Args:
         runs: Two folders of runs, or of other evaluations; with --against, those of the first side.
-        against: Those of the second side. Runs with the same seed make a pair.
-        section: Of their evaluation.json: best, last, or another that is there.
-        against_section: That of the second side, where it is another one; without --against, of the
-            same runs.
-        tries: How often an attacker may submit the same image, who needs to be lucky once.
+        against: Those of the second side. Runs with the same seed are paired.
+        section: The section of evaluation.json to compare: best, last, or another in the file.
+        against_section: The section of the second side, if different; without --against, the same
+            runs are the second side.
+        tries: How often an attacker may submit the same image; one success is enough.
         json: Also write the result to this file.
         markdown: Also write the table to this file.
     """

@@ -28,8 +28,8 @@ def command(
     Args:
         name: The data set.
         source: A folder, or an archive, of official CIFAR files to take it from.
-        size: Side in pixels to which the images of a folder are scaled and cut; 32 by default.
-        gray: Read the images of a folder as gray.
+        size: Side in pixels to which the images of a folder are resized and cropped; 32 by default.
+        gray: Read the images of a folder as grayscale.
         json: Also write the table to this file.
     """
     found = data.load_data(name, source=source, size=size, gray=gray)

@@ -35,29 +35,29 @@ def command(
     json: Path | None = None,
     picture: Path | None = None,
 ) -> int:
-    """Look for signs that a model only hides its gradient; exit code 1 if there is one.
+    """Check a model for gradient masking; exit code 1 if there is a sign of it.
 
-    Results are kept in a journal in the run's folder while they come: killed, the same command goes
-    on where it stopped.
+    Results are kept in a journal in the run's folder as they come. If the command is killed, the
+    same command resumes where it stopped.
 
     Args:
         model: A run's folder, a safetensors file, or module.path:name of a model or of a function
             that builds one.
         data: Test on these images, a name or a folder, rather than on the run's own.
-        oracle: Other models whose adversarial images are tried on it.
-        natural: The same network trained without attacks, which must fall to about 0.
+        oracle: Other models whose adversarial images are tried on this one.
+        natural: The same network trained without attacks, whose robust accuracy must be about 0.
         eot: Draws of the model's noise averaged in every gradient; 5 for a noisy model, else 1.
-        epsilon: Largest change of a pixel; by default the one the run was trained against.
-        mean: What a model of your own, module.path:name, wants subtracted from images in [0, 1]:
-            a number a channel, or one for all.
-        std: What it wants the rest divided by, alike.
-        draws: Predictions of a noisy model that every image is scored over.
+        epsilon: Largest change of a pixel; by default the one used in training.
+        mean: For a model of your own, module.path:name: the mean to subtract from images in [0, 1],
+            one number per channel or one for all.
+        std: The standard deviation to divide by afterwards, in the same form.
+        draws: Predictions per image over which a noisy model is scored.
         queries: Steps of the search without gradients.
-        checkpoint: Of a run: best or last.
-        limit: Use only the first so many test images.
-        batch_size: Images that meet the model at once.
+        checkpoint: Which network of a run: best or last.
+        limit: Use only the first LIMIT test images.
+        batch_size: Images per batch.
         seed: Fixes the attacks and the noise.
-        restart: Throw away what an earlier run of this command left unfinished.
+        restart: Discard what an earlier run of this command left unfinished.
         json: Also write the result to this file.
         picture: Draw accuracy against epsilon and against steps; by default in the run's folder.
     """

@@ -54,40 +54,40 @@ def command(
 ) -> None:
     """Measure natural and robust accuracy on test images, with 95 % intervals.
 
-    Results are kept in evaluation.json in the run's folder, and while they come in a journal
-    beside it: killed, the same command goes on where it stopped. What was measured before is not
-    measured again.
+    Results are stored in evaluation.json in the run's folder, and in a journal beside it as they
+    come. If the command is killed, the same command resumes where it stopped. What was measured
+    before is not measured again.
 
     Args:
         model: A run's folder, a safetensors file, or module.path:name of a model or of a function
             that builds one, from images in [0, 1] to logits.
-        attacks: Their names, see enresnet attacks; by default fgsm, ifgsm20 and cw, and none on
-            images that were attacked already.
+        attacks: Names of attacks, see enresnet attacks; by default fgsm, ifgsm20 and cw, or none
+            on images that are already adversarial.
         data: Test on these images, a name or a folder, rather than on the run's own.
-        size: Side in pixels to which the images of a folder are scaled and cut; by default as the
-            run was trained, else 32.
-        gray: Read the images of a folder as gray.
+        size: Side in pixels to which the images of a folder are resized and cropped; by default as
+            in the run's training, else 32.
+        gray: Read the images of a folder as grayscale.
         strength: How strong the attacks are.
-        budget: Gradient evaluations an image that strongest may take.
-        mean: What a model of your own, module.path:name, wants subtracted from images in [0, 1]:
-            a number a channel, or one for all.
-        std: What it wants the rest divided by, alike.
-        noise: Evaluate our network with another noise than it was trained with; 0 switches it off.
+        budget: Gradient evaluations per image that strongest may use.
+        mean: For a model of your own, module.path:name: the mean to subtract from images in [0, 1],
+            one number per channel or one for all.
+        std: The standard deviation to divide by afterwards, in the same form.
+        noise: Noise of our networks, if different from that in training; 0 switches it off.
         average: Average an ensemble's logits, or its probabilities; by default as it was trained.
-        paths: Noisy runs of every member that are averaged inside one prediction; 1 by default.
-        draws: Predictions of a noisy model that every image is scored over.
-        checkpoint: Of a run: best or last.
-        limit: Use only the first so many test images.
-        batch_size: Images that meet the model at once.
+        paths: Noisy passes of every member averaged inside one prediction; 1 by default.
+        draws: Predictions per image over which a noisy model is scored.
+        checkpoint: Which network of a run: best or last.
+        limit: Use only the first LIMIT test images.
+        batch_size: Images per batch.
         seed: Fixes the attacks and the noise.
         devices: Processes that share the work.
-        again: Measure also what was measured before; so do --save and --picture.
-        restart: Throw away what an earlier run of this command left unfinished.
+        again: Measure again what was measured before; --save and --picture imply it.
+        restart: Discard what an earlier run of this command left unfinished.
         out: Keep results in this folder; by default the run's, or evaluations/NAME.
-        save: Keep the attacked images as sets in this folder, for use with --data.
-        png: As 8-bit PNG files, rounded inside the ball and scored again.
+        save: Save the attacked images as sets in this folder, for use with --data.
+        png: Save them as 8-bit PNG files, rounded inside the ball and scored again.
         tables: Files that are also written.
-        picture: Draw how accuracy settles with the number of draws, as PNG or SVG.
+        picture: Plot accuracy against the number of draws, as PNG or SVG.
     """
     from enresnet.evaluation.adversarial_sets import AdversarialSets, with_eight_bit
     from enresnet.evaluation.sections import Sections
@@ -174,7 +174,7 @@ def _tell_known(known: dict[str, Accuracy], names: list[str], *, certain: bool) 
     if not certain:
         say(
             f"measured before, and now again: {shown}. The model answers at random, and not from "
-            "torch's generators, so nothing tells whether those results are its own",
+            "torch's generators, so we cannot tell whether those results are its own",
             error=True,
         )
         return

@@ -24,8 +24,8 @@ def command(
     Args:
         runs: Two or more run folders of the same data.
         out: The new run folder.
-        weights: One number a run; they weigh equally by default.
-        overwrite: Write over the network that these runs, trained otherwise, made there before.
+        weights: One number per run; equal by default.
+        overwrite: Replace the network that these runs, trained differently, made there before.
         trust_code: Import and run the code that the runs name as their networks, module.path:name.
     """
     run = training.integrate(runs, out, weights=weights, overwrite=overwrite, trust_code=trust_code)

@@ -183,7 +183,7 @@ def open_model(
             folder=out or Path("evaluations") / card.name,
         )
     if checkpoint != "best":
-        raise ValueError(f"--checkpoint is for runs; {source} is none")
+        raise ValueError(f"--checkpoint is for runs; {source} is not a run")
     if path.is_file() or source.endswith(".safetensors"):
         model: Callable[..., Any] = models.load_model(path)
         name = path.stem

@@ -38,8 +38,8 @@ def command(*, json: Path | None = None) -> None:
             [_card_row(card) for card in cards],
             title="trained, in the package",
             caption="Test accuracy of a single prediction, in %; size in parameters. The card "
-            f"beside each file in {FOLDER} has the intervals, and tells how it was trained, how it "
-            "was measured and what it is not for.",
+            f"beside each file in {FOLDER} has the intervals, and says how the network was trained "
+            "and measured and what it is not for.",
         )
     print_table(
         [{**row, "parameters": f"{row['parameters'] / 1e6:.2f} M"} for row in rows],

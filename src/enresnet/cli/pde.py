@@ -49,13 +49,13 @@ class Study(ABC):
     """What every study takes."""
 
     seed: int = 0
-    """Fixes all that is drawn at random."""
+    """Fixes all random draws."""
     json: Path | None = None
     """Also write the numbers to this file."""
     out: Path | None = None
-    """A folder for the picture, as PNG and SVG; made if it is not there."""
+    """A folder for the picture, as PNG and SVG; created if missing."""
     dpi: int = 150
-    """Dots an inch of the PNG."""
+    """Resolution of the PNG, in dots per inch."""
 
     @abstractmethod
     def run(self) -> Findings:
@@ -93,7 +93,7 @@ class Figure4(Study):
     """Figure 4: u(x, 0) in a random velocity, with more and more diffusion."""
 
     size: int = 128
-    """Grid points a side of the unit square."""
+    """Grid points per side of the unit square."""
     steps: int = 1000
     """Time steps; the velocity is drawn anew in each."""
     sigmas: tuple[float, ...] = figure4.SIGMAS
@@ -134,7 +134,7 @@ class Figure4(Study):
 
 @dataclass(frozen=True, kw_only=True)
 class Verify(Study):
-    """Check every solver against what is known; exit code 1 when a check fails."""
+    """Check every solver against known results; exit code 1 if a check fails."""
 
     def run(self) -> Findings:
         """Check and print."""
@@ -170,11 +170,11 @@ class Mlmc(Study):
     """Multi-level Monte Carlo: cost against error, and depths of networks as levels."""
 
     epsilons: tuple[float, ...] = (2e-2, 1e-2, 5e-3, 2e-3)
-    """Wanted errors; 1e-3 takes about a minute more."""
+    """Target errors; 1e-3 takes about a minute more."""
     repetitions: int = 4
     """Runs of plain Monte Carlo for each of them; the levels run five times as often."""
     trainings: int = 4
-    """Of networks of each depth and way."""
+    """Training runs for each depth and method."""
 
     def run(self) -> Findings:
         """Measure and print."""
@@ -219,7 +219,7 @@ class Theorems(Study):
 
 @dataclass(frozen=True, kw_only=True)
 class Classifier(Study):
-    """Networks with noise on two-dimensional data beside the spectral solution."""
+    """Networks with noise on two-dimensional data, compared with the spectral solution."""
 
     data: tuple[str, ...] = DATA
     """Which data: moons, spirals."""
@@ -230,9 +230,9 @@ class Classifier(Study):
     epsilon: float = 0.2
     """Largest change of a coordinate by the attack."""
     iterations: int = 150
-    """Of training."""
+    """Training iterations."""
     repeats: int = 1
-    """Trainings a sigma, each with other data and weights; more show what is chance."""
+    """Training runs per sigma, each with different data and weights; more show what is chance."""
 
     def run(self) -> Findings:
         """Train, attack, compare and print."""

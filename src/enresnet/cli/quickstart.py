@@ -22,11 +22,11 @@ def command(
 ) -> None:
     """Train a small ResNet and its Feynman-Kac ensemble on digits, attack both, write a page.
 
-    About a minute on two cores. Prints one table of what was measured, whatever the outcome.
+    Takes about a minute on two cores. Prints one table of all results, whatever the outcome.
 
     Args:
         out: The page, self-contained HTML.
-        seeds: How many times all is repeated with other random numbers.
+        seeds: Number of repetitions, each with different random numbers.
         picture: Also write the chart of accuracies to this PNG file.
         json: Also write everything measured to this file.
     """

@@ -19,11 +19,11 @@ def command(
     markdown: Path | None = None,
     latex: Path | None = None,
 ) -> None:
-    """Show all that was measured of one model or several, by however many evaluations.
+    """Show all results of one or more models, from any number of evaluations.
 
     Args:
         folders: Folders of runs, or of other evaluations.
-        section: Of their evaluation.json, such as best or last; by default every one.
+        section: A section of evaluation.json, such as best or last; by default all.
         json: Also write the results to this file.
         markdown: Also write the tables to this file.
         latex: Also write the tables to this file.

@@ -22,12 +22,12 @@ def command(
     trust_code: bool = False,
     json: Path | None = None,
 ) -> None:
-    """Go on with a training that was stopped, as its config.yaml says.
+    """Resume a training run that was stopped, as its config.yaml says.
 
     Args:
         run: The folder that enresnet train made.
         hardware: Where it runs; the number of processes must be the same as before.
-        overwrite: Throw away the networks that are there and train anew.
+        overwrite: Discard the networks that are there and train anew.
         trust_code: Import and run the code that config.yaml names as its network, module.path:name.
         json: Also write the epochs to this file.
     """

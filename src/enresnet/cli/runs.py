@@ -12,10 +12,10 @@ from enresnet.training import RunSummary, list_runs
 
 
 def command(folder: tyro.conf.Positional[Path] = Path("runs"), *, json: Path | None = None) -> None:
-    """List the runs in a folder: their state, their accuracy, and how to go on with them.
+    """List the runs in a folder: their state, their accuracy, and how to resume them.
 
     Args:
-        folder: Where to look, however deep.
+        folder: Where to look, subfolders included.
         json: Also write the list to this file.
     """
     check_outputs(json)
@@ -27,7 +27,7 @@ def command(folder: tyro.conf.Positional[Path] = Path("runs"), *, json: Path | N
     print_table([_row(run) for run in found])
     stopped = [run.resume for run in found if run.state == "stopped"]
     if stopped:
-        say(f"to go on with a stopped one: {stopped[0]}")
+        say(f"to resume a stopped run: {stopped[0]}")
 
 
 def _row(run: RunSummary) -> dict[str, str]:

@@ -59,20 +59,20 @@ Overrides = dataclasses.make_dataclass("Overrides", map(_override, dataclasses.f
 
 @dataclasses.dataclass(frozen=True)
 class Hardware:
-    """Where a training runs. A run goes on with the number of processes it began with."""
+    """Where a training run is computed. It resumes with the number of processes it began with."""
 
     accelerator: str = "auto"
     """auto, cpu, gpu or mps."""
     devices: int = 1
-    """Processes on this machine, a device each; batch_size is that of one of them."""
+    """Processes on this machine, one per device; batch_size is per process."""
     nodes: int = 1
-    """Machines; see docs/clusters.md."""
+    """Number of machines; see docs/clusters.md."""
     sync_batchnorm: bool = False
     """Share BatchNorm's statistics between GPUs within every step."""
     checkpoint_every: float | None = None
     """Seconds between two checkpoints; by default 10, or more where that would cost over 1 %."""
     other_loops: bool = False
-    """Go on although the loops in C were there before and are not now, or the other way round."""
+    """Resume even if the loops in C were used before and are not available now, or vice versa."""
 
 
 def command(
@@ -94,12 +94,12 @@ def command(
     overwrite: bool = False,
     json: Path | None = None,
 ) -> None:
-    """Train a network into a run folder, or go on with a training that was stopped.
+    """Train a network into a run folder, or resume a run that was stopped.
 
-    The folder holds config.yaml, metrics.csv, curves.png, best.safetensors and last/. Where the
-    rate ends at zero (one_cycle) the best network is the last one; otherwise validation images
-    select it, attacked where the recipe is robust. Any field of the recipe can be overridden.
-    After a crash, run the same command again: the result is the same as without it.
+    The folder holds config.yaml, metrics.csv, curves.png, best.safetensors and last/. If the
+    learning rate ends at zero (one_cycle), the best network is the last one; otherwise it is
+    selected on validation images, attacked if the recipe is robust. Any field of the recipe can be
+    overridden. After a crash, run the same command again: the result is the same as without it.
 
     Args:
         model: Such as en5_resnet20, see enresnet models; timm:NAME or torchvision:NAME of these
@@ -112,15 +112,15 @@ def command(
         overrides: Fields of the recipe.
         hardware: Where it runs.
         seed: Fixes weights, order, augmentation, noise and attacks.
-        limit: Use only the first so many images.
-        size: Side in pixels to which the images of a folder are scaled and cut; 32 by default.
-        gray: Read the images of a folder as gray.
+        limit: Use only the first LIMIT images.
+        size: Side in pixels to which the images of a folder are resized and cropped; 32 by default.
+        gray: Read the images of a folder as grayscale.
         precision: 32, bf16, 16 on a GPU, or auto: bf16 where it is fast.
         mean: Subtract this from the images inside the network, a number a channel; by default
             nothing, or what timm or torchvision say.
         std: Divide by this after that.
         out: The run folder; by default runs/DATA-MODEL-RECIPE-seedS.
-        overwrite: Throw away what the same command trained there before, and train anew.
+        overwrite: Discard what the same command trained there before, and train anew.
         json: Also write the epochs to this file.
     """
     check_outputs(json)

@@ -40,35 +40,37 @@ def command(
     Args:
         oracle: Models that the attacks see: runs, safetensors files, or module.path:name.
         target: Models that classify.
-        matrix: Models that are all both.
-        attacks: Their names; see enresnet attacks.
+        matrix: Models that are each both oracle and target.
+        attacks: Names of attacks; see enresnet attacks.
         data: The test images, a name or a folder; by default those of the first run.
         strength: How strong the attacks are.
         eot: Draws averaged in every gradient; 5 for an oracle with noise, else 1.
         epsilon: Largest change of a pixel, or several, as in 2/255 4/255 8/255; by default the one
-            the first was trained against.
-        mean: What a model of your own, module.path:name, wants subtracted from images in [0, 1]:
-            a number a channel, or one for all.
-        std: What it wants the rest divided by, alike.
-        draws: Predictions of a noisy model that every image is scored over.
-        limit: Use only the first so many test images.
-        batch_size: Images that meet a model at once.
+            that the first model was trained with.
+        mean: For a model of your own, module.path:name: the mean to subtract from images in [0, 1],
+            one number per channel or one for all.
+        std: The standard deviation to divide by afterwards, in the same form.
+        draws: Predictions per image over which a noisy model is scored.
+        limit: Use only the first LIMIT test images.
+        batch_size: Images per batch.
         seed: Fixes the attacks and the noise.
         devices: Processes that share the work.
-        journal: The folder that keeps results until all are there: killed, the same command goes
-            on where it stopped.
-        restart: Throw away what an earlier run of this command left unfinished.
+        journal: The folder that keeps results until all are there; if the command is killed, the
+            same command resumes from it.
+        restart: Discard what an earlier run of this command left unfinished.
         tables: Files that are also written.
         markdown: Also write the tables to this file.
         latex: Also write the tables to this file.
-        picture: Draw the table as a heat map, one file an attack where there are several.
+        picture: Draw the table as a heat map, one file per attack if there are several.
     """
     tables.check(picture)
     strength.check()
     if bool(matrix) == bool(oracle or target) or bool(oracle) != bool(target):
         raise ValueError("give --oracle and --target, or --matrix with all the models")
     if (mean or std) and not any(map(is_own, matrix or (*oracle, *target))):
-        raise ValueError("--mean and --std are for models of your own, module.path:name; none is")
+        raise ValueError(
+            "--mean and --std are for models of your own, module.path:name; none is given"
+        )
     # Opened twice where they are both: an oracle and a target draw from streams of their own.
     oracles, judges = (_opened(names, mean, std) for names in (matrix or oracle, matrix or target))
     sources = {**oracles, **judges}

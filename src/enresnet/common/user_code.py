@@ -34,7 +34,7 @@ def import_named(source: str) -> Any:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise at_its_line(f"{module_name} cannot be imported", error) from error
         raise FileNotFoundError(
-            f"there is no module {module_name} here or among the installed ones"
+            f"there is no module {module_name} here or among the installed packages"
         ) from error
     except Exception as error:
         raise at_its_line(f"{module_name} cannot be imported", error) from error

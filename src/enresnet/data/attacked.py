@@ -60,6 +60,10 @@ class AdversarialSet:
 
     Example::
 
+        from pathlib import Path
+        from enresnet.attacks import IFGSM
+        from enresnet.data import AdversarialSet
+
         about = {"attack": "ifgsm20", "model": "resnet8", "count": len(images)}
         new = AdversarialSet(Path("attacked"), classes=("cat", "dog"), about=about)
         new.write(0, IFGSM()(model, images, labels), labels, images)
@@ -204,6 +208,9 @@ def is_adversarial_set(folder: Path) -> bool:
 
     Example::
 
+        from pathlib import Path
+        from enresnet.data import is_adversarial_set
+
         is_adversarial_set(Path("attacked"))
     """
     return (folder / ABOUT).is_file()
@@ -224,6 +231,9 @@ def load_adversarial_set(folder: Path, *, limit: int | None = None) -> Images:
         ValueError: The set is not whole, damaged, or does not match its ``set.json``.
 
     Example::
+
+        from pathlib import Path
+        from enresnet.data import load_adversarial_set
 
         attacked = load_adversarial_set(Path("attacked"))
         pixels, numbers = attacked.batch(slice(0, 100))
@@ -267,6 +277,9 @@ def describe_adversarial_set(folder: Path) -> dict[str, Any]:
         ValueError: ``set.json`` is damaged or of another format.
 
     Example::
+
+        from pathlib import Path
+        from enresnet.data import describe_adversarial_set
 
         print(describe_adversarial_set(Path("attacked"))["attack"])
     """

@@ -33,6 +33,9 @@ class Augmentation:
 
     Example::
 
+        import torch
+        from enresnet.data import Augmentation
+
         augment = Augmentation(pad=4, flip=True)
         augmented = augment(images, torch.Generator().manual_seed(0))
     """

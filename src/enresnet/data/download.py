@@ -70,6 +70,8 @@ def cache_folder() -> Path:
 
     Example::
 
+        from enresnet.data import cache_folder
+
         print(cache_folder() / "cifar10.safetensors")  # after a download
     """
     named = os.environ.get("ENRESNET_DATA")

@@ -42,6 +42,9 @@ class Layout:
 
     Example::
 
+        from pathlib import Path
+        from enresnet.data import Layout
+
         Path("animals/train").mkdir(parents=True)
         Path("animals/test").mkdir()
         layout = Layout.of(Path("animals"))

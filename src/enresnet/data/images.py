@@ -77,6 +77,9 @@ class Images:
 
     Example::
 
+        import torch
+        from enresnet.data import Images
+
         pixels = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
         pair = Images(pixels, labels=torch.tensor([0, 1]), classes=("cat", "dog"))
         inputs, numbers = pair.batch(slice(0, 2))  # float32 in [0, 1], and class numbers
@@ -228,6 +231,9 @@ def from_dataset(
             numbers.
 
     Example::
+
+        import torch
+        from enresnet.data import from_dataset
 
         pairs = [(torch.zeros(3, 32, 32, dtype=torch.uint8), 0)] * 10
         found = from_dataset(pairs, classes=("cat", "dog"))

@@ -34,7 +34,7 @@ class DataSet:
 
     Example::
 
-        digits = load_data("digits")
+        digits = enresnet.load_data("digits")
         print(digits.classes, len(digits.train), len(digits.validation), len(digits.test))
     """
 
@@ -141,6 +141,8 @@ def load_test_images(
 
     Example::
 
+        from enresnet.data import load_test_images
+
         inputs, numbers = load_test_images("digits").batch(slice(0, 100))
     """
     if os.fspath(name) not in NAMES and is_folder(name):
@@ -185,7 +187,7 @@ def load_data(
 
     Example::
 
-        data = load_data("digits")
+        data = enresnet.load_data("digits")
         images, labels = data.test.batch(slice(0, 100))  # N x 1 x 8 x 8 in [0, 1]
     """
     if not isinstance(name, str | os.PathLike):

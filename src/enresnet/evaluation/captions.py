@@ -9,8 +9,8 @@ from enresnet.common.text import brief
 from enresnet.evaluation.evaluation import Evaluation
 
 ONE_DRAW = (
-    "AutoAttack itself counts an image as lost that one draw of the noise got wrong: under "
-    "'claimed' stands its own figure, under 'accuracy' what fresh draws make of its images."
+    "AutoAttack itself counts an image as lost if one draw of the noise gets it wrong: 'claimed' "
+    "is its own accuracy, 'accuracy' that of its images on fresh draws."
 )
 
 
@@ -35,15 +35,15 @@ def evaluation_caption(
         caption = f"{caption[:-1]}; {_radius(settings, radii)}{_eot(result, settings, eot)}."
     if attacked is not None:
         caption += f" The images were attacked by {attacked['attack']} on {attacked['model']}."
-        caption += " What attacks them again may move as far once more." if result.robust else ""
+        caption += " Attacks on them may move as far once more." if result.robust else ""
     if result.natural.draws > 1:
         caption += (
-            f" Over {result.natural.draws} draws of the noise an image: accuracy is that of a "
-            f"single prediction, averaged that of the mean of {result.natural.draws}; always right "
-            "are images right in all draws, lost in k those wrong at least once in k."
+            f" Over {result.natural.draws} draws of the noise per image: 'accuracy' is that of a "
+            f"single prediction, 'averaged' that of the mean of {result.natural.draws}; 'always "
+            "right' are images right in all draws, 'lost in k' those wrong at least once in k."
         )
     if any("budget" in own for own in settings):
-        caption += " Gradients are those that an image took in the mean, of the budget it had."
+        caption += " 'gradients' is the mean number per image, of the budget."
     if any(value.claimed is not None for value in result.robust.values()):
         caption += f" {ONE_DRAW}"
     return caption
@@ -52,8 +52,8 @@ def evaluation_caption(
 def details_caption(kept: object) -> str:
     """Return the caption of the table of details, with the file that results are kept in."""
     return (
-        "ECE: expected calibration error, in points; gradients and forward passes are those that "
-        f"the attack took, in the mean over images. Kept in {kept}"
+        "ECE: expected calibration error, in points; 'gradients' and 'passes' are the mean numbers "
+        f"of gradients and forward passes that the attack took per image. Stored in {kept}"
     )
 
 

@@ -106,8 +106,9 @@ class ComparisonTable:
         what = "Accuracy" if self.tries == 1 else f"Images that {self.tries} tries all get right,"
         tests = "; ".join(sorted({value.test for value in self.compared.values()}))
         return (
-            f"{what} in points, {self.how}, with the 95 % interval; the verdict is on the first at "
-            f"the 5 % level ({tests}). Each row is a test of its own: of twenty, one errs."
+            f"{what} in points, {self.how}, with the 95 % interval; the verdict is on the first "
+            f"side, at the 5 % level ({tests}). Each row is a separate test: one in twenty errs by "
+            "chance."
         )
 
     @property

@@ -22,6 +22,8 @@ def machine() -> dict[str, Any]:
 
     Example::
 
+        from enresnet.evaluation import machine
+
         print(machine()["processor"], machine()["torch"])
     """
     found = versions()
@@ -36,6 +38,8 @@ def hardware() -> dict[str, Any]:
         that torch uses, and whether our ``native_loops`` in C are in use.
 
     Example::
+
+        from enresnet.evaluation import hardware
 
         print(hardware()["threads"])
     """
@@ -64,6 +68,8 @@ def versions() -> dict[str, str]:
         with "+" if files differ from it, "" if it was not installed from a checkout.
 
     Example::
+
+        from enresnet.evaluation import versions
 
         print(versions()["torch"])
     """

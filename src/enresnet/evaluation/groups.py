@@ -54,6 +54,9 @@ class GroupComparison(Comparison):
 
     Example::
 
+        import torch
+        from enresnet.evaluation import compare_groups
+
         one, two = ({seed: torch.rand(50).round() for seed in "012"} for _ in range(2))
         print(compare_groups(one, two, paired=True).by_seed)
     """
@@ -108,6 +111,9 @@ def compare_groups(
             on as many images, or pairs have no common seeds.
 
     Example::
+
+        import torch
+        from enresnet.evaluation import compare_groups
 
         one, two = ({seed: torch.rand(50).round() for seed in "012"} for _ in range(2))
         print(compare_groups(one, two, paired=False).verdict)

@@ -139,6 +139,8 @@ class Journals:
 
     Example::
 
+        from enresnet.evaluation import Journals
+
         journals = Journals("evaluation.journal")
         result = enresnet.evaluate(model, (images, labels), draws=2, seed=0, journal=journals)
         journals.remove()  # once the result is kept elsewhere

@@ -40,6 +40,8 @@ class Identity:
 
     Example::
 
+        from enresnet.evaluation import identify
+
         identity = identify(model)
         print(identity.digest, identity.certain)
     """
@@ -66,6 +68,8 @@ def identify(
         ValueError: The model must answer, and ``shape`` was not given.
 
     Example::
+
+        from enresnet.evaluation import identify
 
         print(identify(lambda x: model(1 - x), shape=(3, 8, 8)).certain)
     """
@@ -101,6 +105,8 @@ def digest_of(
         ValueError: The model must answer, and ``shape`` was not given.
 
     Example::
+
+        from enresnet.evaluation import digest_of
 
         assert digest_of(model) == digest_of(model.train())
     """

@@ -38,6 +38,8 @@ class EvaluationOptions:
 
     Example::
 
+        from enresnet.evaluation import EvaluationOptions, Session
+
         options = EvaluationOptions(draws=2, seed=0, progress=False)
         print(Session.open(model, (images, labels), options).measure("fgsm"))
     """

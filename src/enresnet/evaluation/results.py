@@ -32,7 +32,7 @@ class Results:
     Example::
 
         enresnet.evaluate(model, (images, labels), draws=2).save("evaluation.json", overwrite=True)
-        results = load_results("evaluation.json")
+        results = enresnet.load_results("evaluation.json")
         print(results, results["best"].natural.interval)
     """
 
@@ -120,7 +120,7 @@ def load_results(path: str | os.PathLike[str], *, section: str | None = None) ->
     Example::
 
         enresnet.evaluate(model, (images, labels), draws=2).save("evaluation.json", overwrite=True)
-        print(load_results("evaluation.json"))
+        print(enresnet.load_results("evaluation.json"))
     """
     target = Path(path)
     if target.is_file() and target.name != EVALUATION:

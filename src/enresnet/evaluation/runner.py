@@ -43,6 +43,8 @@ class Shard:
 
     Example::
 
+        from enresnet.evaluation import Shard
+
         shard = Shard(rank=0, count=1)  # two processes: wait=torch.distributed.barrier
         enresnet.evaluate(model, (images, labels), draws=2, seed=0, journal="kept", shard=shard)
     """
@@ -64,6 +66,8 @@ class WorkItem:
         stop: The number after that of the last image.
 
     Example::
+
+        from enresnet.evaluation import WorkItem
 
         item = WorkItem("model", "fgsm", start=0, stop=128)
         print(item.key, item.rows)  # model/fgsm/0-128 slice(0, 128, None)

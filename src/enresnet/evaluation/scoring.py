@@ -138,6 +138,8 @@ def score(model: Model, images: Tensor, labels: Tensor, *, draws: int = 1) -> Te
 
     Example::
 
+        from enresnet.evaluation import score
+
         accuracy = score(model, images, labels, draws=10).mean()
     """
     return score_draws(model, images, labels, draws=draws).scores

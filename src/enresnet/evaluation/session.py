@@ -46,6 +46,9 @@ class Session:
 
     Example::
 
+        from enresnet.attacks import PGD
+        from enresnet.evaluation import EvaluationOptions, Session
+
         session = Session.open(model, (images, labels), EvaluationOptions(draws=2, seed=0))
         first = session.measure("fgsm").evaluation()
         print(session.complete({"pgd": PGD(steps=2)}, {"natural": first.natural}))

@@ -58,6 +58,8 @@ def accuracy_interval(
 
     Example::
 
+        from enresnet.evaluation import accuracy_interval, score
+
         low, high = accuracy_interval(score(model, images, labels, draws=5))
     """
     count = len(scores)
@@ -148,6 +150,8 @@ def paired_difference(
 
     Example::
 
+        from enresnet.evaluation import paired_difference, score
+
         one, two = (score(model, images, labels, draws=n) for n in (2, 5))
         difference, low, high = paired_difference(one, two)
     """
@@ -187,6 +191,9 @@ class Comparison:
         images: How many images were compared.
 
     Example::
+
+        import torch
+        from enresnet.evaluation import compare_scores
 
         found = compare_scores(torch.tensor([1.0, 1, 1, 0]), torch.tensor([1.0, 0, 0, 0]))
         print(found.difference, found.verdict)  # 0.5 undecided
@@ -234,6 +241,8 @@ def compare_scores(scores: Tensor, others: Tensor, *, shared: SharedNoise = ALON
         ValueError: There are fewer than two images, or not as many of one as of the other.
 
     Example::
+
+        from enresnet.evaluation import compare_scores, score
 
         one, two = (score(model, images, labels, draws=n) for n in (2, 5))
         print(compare_scores(one, two).p_value)

@@ -48,7 +48,10 @@ class Ensemble(nn.Module):
 
     Example::
 
-        ensemble = Ensemble([ResNet.of_depth(8, noise=0.1) for _ in range(3)], draws=2)
+        import torch
+        from enresnet.models import ResNet
+
+        ensemble = enresnet.Ensemble([ResNet.of_depth(8, noise=0.1) for _ in range(3)], draws=2)
         probabilities = ensemble(torch.rand(2, 3, 32, 32)).softmax(dim=1)
     """
 
@@ -157,7 +160,9 @@ def set_recompute(model: nn.Module, recompute: bool) -> None:
 
     Example::
 
-        model = create_model("en5_resnet20")
+        from enresnet.models import set_recompute
+
+        model = enresnet.create_model("en5_resnet20")
         set_recompute(model, True)
     """
     for module in model.modules():

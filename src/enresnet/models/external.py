@@ -240,6 +240,10 @@ class ExternalNetwork(nn.Module):
 
     Example::
 
+        import torch
+        from torch import nn
+        from enresnet.models import ExternalNetwork
+
         inner = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
         model = ExternalNetwork(inner, mean=(0.5,), std=(0.2,))
         logits = model(torch.rand(2, 1, 8, 8))

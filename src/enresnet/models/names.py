@@ -99,7 +99,7 @@ def list_models() -> list[str]:
 
     Example::
 
-        print(list_models())  # ['resnet20', 'en1_resnet20', ...]
+        print(enresnet.list_models())  # ['resnet20', 'en1_resnet20', ...]
     """
     return list(PAPER_MODELS)
 
@@ -118,6 +118,8 @@ def canonical_name(name: str) -> str:
         ValueError: It names no model; the error names near matches.
 
     Example::
+
+        from enresnet.models import canonical_name
 
         canonical_name("En2ResNet110&En1WideResNet34-10")  # en2_resnet110+en1_wrn34_10
     """
@@ -139,6 +141,8 @@ def paper_name(name: str) -> str:
 
     Example::
 
+        from enresnet.models import paper_name
+
         paper_name("en2_resnet110+en1_wrn34_10")  # En2ResNet110&En1WideResNet34-10
     """
     return "&".join(map(_paper_spelling, parse_name(name)))
@@ -158,6 +162,8 @@ def is_noisy(name: str) -> bool:
         ValueError: The name is unknown.
 
     Example::
+
+        from enresnet.models import is_noisy
 
         print(is_noisy("en2_resnet20"), is_noisy("resnet20"))  # True False
     """
@@ -181,6 +187,8 @@ def count_parameters(name: str, *, num_classes: int = 10, in_channels: int = 3) 
             ours.
 
     Example::
+
+        from enresnet.models import count_parameters
 
         count_parameters("resnet20")  # about 0.27 million
     """
@@ -211,6 +219,8 @@ def names_code(name: str) -> bool:
         ValueError: The name is unknown.
 
     Example::
+
+        from enresnet.models import names_code
 
         print(names_code("en2_my_module:build"), names_code("en2_timm:resnet18"))  # True False
     """

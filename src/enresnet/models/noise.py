@@ -129,8 +129,10 @@ def inject_noise(
 
     Example::
 
+        import torch
+
         features = torch.randn(2, 16, 8, 8)
-        noisy = inject_noise(features, 0.1, generator=torch.Generator().manual_seed(0))
+        noisy = enresnet.inject_noise(features, 0.1, generator=torch.Generator().manual_seed(0))
     """
     checks.number("noise", noise, low=0)
     checks.choice("std_over", std_over, STD_OVER)
@@ -217,7 +219,10 @@ class NoiseInjection(nn.Module):
 
     Example::
 
-        block = nn.Sequential(nn.Conv2d(3, 16, 3), NoiseInjection(0.1))
+        import torch
+        from torch import nn
+
+        block = nn.Sequential(nn.Conv2d(3, 16, 3), enresnet.NoiseInjection(0.1))
         features = block(torch.rand(2, 3, 8, 8))
     """
 
@@ -268,8 +273,10 @@ def seed_noise(model: nn.Module, generator: torch.Generator) -> None:
 
     Example::
 
-        model = create_model("en3_resnet8")
-        seed_noise(model, torch.Generator().manual_seed(0))
+        import torch
+
+        model = enresnet.create_model("en3_resnet8")
+        enresnet.seed_noise(model, torch.Generator().manual_seed(0))
     """
     share_stream(model, NoiseStream(generator))
 
@@ -294,8 +301,8 @@ def set_noise(model: nn.Module, noise: float) -> None:
 
     Example::
 
-        model = create_model("en3_resnet8")
-        set_noise(model, 0.2)
+        model = enresnet.create_model("en3_resnet8")
+        enresnet.set_noise(model, 0.2)
     """
     value, places = checks.number("noise", noise, low=0), list(noise_modules(model))
     if value > 0 and not places:
@@ -323,7 +330,7 @@ def using_noise(model: nn.Module, noise: float) -> Iterator[None]:
 
     Example::
 
-        with using_noise(model, 0.2):
+        with enresnet.using_noise(model, 0.2):
             noisier = model(images)
     """
     before = [(module, module.noise) for module in noise_modules(model)]
@@ -346,7 +353,7 @@ def without_noise(model: nn.Module) -> AbstractContextManager[None]:
 
     Example::
 
-        with without_noise(model):
+        with enresnet.without_noise(model):
             same_every_time = model(images)
     """
     return using_noise(model, 0.0)

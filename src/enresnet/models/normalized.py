@@ -31,6 +31,9 @@ class Normalized(nn.Module):
 
     Example::
 
+        from enresnet.attacks import IFGSM
+        from enresnet.models import Normalized, ResNet
+
         inner = ResNet.of_depth(8)  # or any network trained on normalised images
         model = Normalized(inner, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
         attacked = IFGSM()(model, images, labels)  # images and epsilon in units of [0, 1]

@@ -63,6 +63,8 @@ class ModelCard:
 
     Example::
 
+        from enresnet.models import find_pretrained
+
         card = find_pretrained("en3_resnet8@digits")
         print(card.accuracy("clean").accuracy, card.command)
     """
@@ -116,7 +118,7 @@ def list_pretrained() -> list[ModelCard]:
 
     Example::
 
-        for card in list_pretrained():
+        for card in enresnet.list_pretrained():
             print(card.name, card.parameters)
     """
     cards = [ModelCard.from_json(json.loads(path.read_text())) for path in FOLDER.glob("*/*.json")]
@@ -138,6 +140,8 @@ def find_pretrained(name: str) -> ModelCard:
             missing or damaged.
 
     Example::
+
+        from enresnet.models import find_pretrained
 
         print(find_pretrained("en3_resnet8@digits").path)
     """

@@ -80,7 +80,9 @@ def create_model(
 
     Example::
 
-        model = create_model("en5_resnet20", num_classes=10)
+        import torch
+
+        model = enresnet.create_model("en5_resnet20", num_classes=10)
         logits = model(torch.rand(2, 3, 32, 32))  # 2 x 10
     """
     parts = parse_name(name)
@@ -142,7 +144,9 @@ def same_architecture(model: nn.Module, name: str) -> bool:
 
     Example::
 
-        same_architecture(create_model("en2_resnet8", noise=0), "En2ResNet8")  # True
+        from enresnet.models import same_architecture
+
+        same_architecture(enresnet.create_model("en2_resnet8", noise=0), "En2ResNet8")  # True
     """
     parts = parse_name(name)
     expected: list[Any] = [

@@ -136,6 +136,9 @@ class ResNet(nn.Module):
 
     Example::
 
+        import torch
+        from enresnet.models import ResNet
+
         network = ResNet(blocks=3, noise=0.1)  # ResNet20 with noise
         logits = network(torch.rand(2, 3, 32, 32))
     """
@@ -204,6 +207,8 @@ class ResNet(nn.Module):
 
         Example::
 
+            from enresnet.models import ResNet
+
             resnet20 = ResNet.of_depth(20, num_classes=100)
         """
         blocks, block = resnet_blocks(depth, block)
@@ -222,6 +227,8 @@ class ResNet(nn.Module):
             ValueError: No such network has this depth.
 
         Example::
+
+            from enresnet.models import ResNet
 
             wrn16_4 = ResNet.wide(16, 4)
         """

@@ -52,7 +52,7 @@ def save_model(model: nn.Module, path: str | os.PathLike[str]) -> None:
 
     Example::
 
-        save_model(create_model("en3_resnet8"), "model.safetensors")
+        enresnet.save_model(enresnet.create_model("en3_resnet8"), "model.safetensors")
     """
     text = json.dumps(describe(model))
     # clone: safetensors refuses tensors that share memory, as those of a repeated member do.
@@ -98,7 +98,10 @@ def load_model(
 
     Example::
 
-        model = load_model("en3_resnet8@digits", generator=torch.Generator().manual_seed(0))
+        import torch
+
+        generator = torch.Generator().manual_seed(0)
+        model = enresnet.load_model("en3_resnet8@digits", generator=generator)
     """
     target = Path(path)
     if "@" in str(path) and not target.exists():

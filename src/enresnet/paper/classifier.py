@@ -123,6 +123,8 @@ def study_classifier(
 
     Example::
 
+        from enresnet.paper import study_classifier
+
         study = study_classifier(sigmas=(0.0, 0.3), layers=4, iterations=20, draws=4, size=64)
         for row in study.rows:
             print(row.sigma, row.natural, row.robust, row.agreement.rms)

@@ -104,6 +104,8 @@ def study_figure4(
 
     Example::
 
+        from enresnet.paper import study_figure4
+
         result = study_figure4(size=16, steps=40, sigmas=(0.0, 0.1), points=100)
         for row in result.rows:
             print(row.sigma, row.steepest, row.distance)

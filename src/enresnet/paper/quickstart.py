@@ -61,8 +61,11 @@ def run_quickstart(
 
     Example::
 
+        from enresnet.paper import run_quickstart
+        from enresnet.report import Plan
+
         plan = Plan(
-            recipe=load_recipe("quickstart", epochs=1),
+            recipe=enresnet.load_recipe("quickstart", epochs=1),
             images={"fgsm": 20, "ifgsm20": 5, "cw_pixel": 5},
         )
         result = run_quickstart(seeds=1, plan=plan)

@@ -112,6 +112,8 @@ def study_particles(
 
     Example::
 
+        from enresnet.paper import study_particles
+
         study = study_particles(paths=1024, steps=8, points=2, repetitions=2)
         print(study.weak.order, study.path_orders)  # about 1; -0.5 for independent paths
     """
@@ -179,6 +181,8 @@ def study_multilevel(
         ValueError: An argument is out of range, or two ``epsilons`` are equal.
 
     Example::
+
+        from enresnet.paper import study_multilevel
 
         study = study_multilevel(epsilons=(0.1, 0.05), repetitions=1)
         for row in study.rows:

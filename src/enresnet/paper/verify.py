@@ -50,6 +50,8 @@ def verify_solvers(*, seed: int = 0) -> list[Check]:
 
     Example::
 
+        from enresnet.paper import verify_solvers
+
         failed = [check.name for check in verify_solvers() if not check.holds]
         print(failed or "all solvers agree with the known solutions")
     """

@@ -82,6 +82,8 @@ def study_characteristics(*, iterations: int = 200, seed: int = 0) -> Characteri
 
     Example::
 
+        from enresnet.pde import study_characteristics
+
         study = study_characteristics(iterations=2)
         print(study.order)  # about 1
     """

@@ -119,6 +119,8 @@ def study_depths(
 
     Example::
 
+        from enresnet.pde import study_depths
+
         for level in study_depths(depths=(2, 4), iterations=2, trainings=1):
             print(level.way, level.coarse, level.fine, level.ratio)
     """

@@ -40,6 +40,9 @@ class Grid:
 
     Example::
 
+        import torch
+        from enresnet.pde import Grid
+
         grid = Grid(size=32, length=2 * torch.pi)
         values = grid.points[..., 0].sin()  # 32 x 32
         slopes = grid.gradient(values)  # 32 x 32 x 2: (cos x_1, 0)

@@ -56,6 +56,9 @@ class MultilevelEstimate:
 
     Example::
 
+        import torch
+        from enresnet.pde import Sampler, multilevel
+
         sampler = Sampler(lambda x, t: -x, lambda x: x[..., 0], torch.tensor([1.0]), sigma=0.3)
         estimate = multilevel(sampler, epsilon=0.05)
         print(estimate.mean, estimate.standard_error, estimate.cost)
@@ -95,6 +98,9 @@ class Sampler:
         ValueError: ``point`` is not a floating-point vector, or ``sigma`` is negative.
 
     Example::
+
+        import torch
+        from enresnet.pde import Sampler
 
         sampler = Sampler(lambda x, t: -x, lambda x: x[..., 0], torch.tensor([1.0]), sigma=0.3)
         differences = sampler.differences(3, 1000)  # 1000 draws, 8 steps against 4
@@ -164,6 +170,9 @@ def multilevel(sampler: Sampler, *, epsilon: float) -> MultilevelEstimate:
             it.
 
     Example::
+
+        import torch
+        from enresnet.pde import Sampler, multilevel
 
         sampler = Sampler(lambda x, t: -x, lambda x: x[..., 0], torch.tensor([1.0]), sigma=0.3)
         print(multilevel(sampler, epsilon=0.05).mean)  # about exp(-1) = 0.37

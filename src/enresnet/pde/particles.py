@@ -47,6 +47,9 @@ class Estimate:
 
     Example::
 
+        import torch
+        from enresnet.pde import feynman_kac
+
         points = torch.zeros(1, 2)
         estimate = feynman_kac(lambda x, t: -x, lambda x: x.norm(dim=-1), points, sigma=0.5)
         print(estimate.mean, estimate.standard_error)
@@ -120,6 +123,9 @@ def feynman_kac(
             out of range.
 
     Example::
+
+        import torch
+        from enresnet.pde import feynman_kac
 
         points = torch.rand(5, 2)
         estimate = feynman_kac(lambda x, t: -x, lambda x: x.norm(dim=-1), points, sigma=0.5)

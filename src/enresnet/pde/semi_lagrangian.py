@@ -137,6 +137,9 @@ def solve_rough(
 
     Example::
 
+        import torch
+        from enresnet.pde import Grid, solve_rough
+
         grid = Grid(size=16)
         velocity = 2 * torch.rand(16, 16, 2) - 1  # drawn anew at every point
         terminal = (2 * torch.pi * grid.points[..., 0]).sin()

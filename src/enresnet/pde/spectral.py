@@ -73,6 +73,9 @@ def solve_backward(
 
     Example::
 
+        import torch
+        from enresnet.pde import Grid, solve_backward
+
         grid = Grid(size=32, length=2 * torch.pi)
         terminal = grid.points[..., 0].sin()
         wind = torch.ones(32, 32, 2)
@@ -121,6 +124,9 @@ def solve_forward(
 
     Example::
 
+        import torch
+        from enresnet.pde import Grid, solve_forward
+
         grid = Grid(size=32, length=2 * torch.pi)
         initial = grid.points[..., 0].sin()
         solution = solve_forward(grid, torch.ones(32, 32, 2), initial, sigma=0.1, steps=20)
@@ -150,6 +156,9 @@ def largest_stable_step(grid: Grid, velocity: Tensor, *, dealias: bool = True) -
         ValueError: ``velocity`` does not fit the grid or is not finite.
 
     Example::
+
+        import torch
+        from enresnet.pde import Grid, largest_stable_step
 
         grid = Grid(size=64)
         step = largest_stable_step(grid, torch.ones(64, 64, 2))

@@ -32,6 +32,8 @@ def accuracy_bars(rows: Sequence[dict[str, Any]], networks: Sequence[str]) -> Fi
 
     Example::
 
+        from enresnet.report import NETWORKS, accuracy_bars
+
         bar = {"accuracy": 0.6, "interval": (0.55, 0.65)}
         rows = [{"images": "clean images", "resnet8": bar, "en3_resnet8": bar}]
         accuracy_bars(rows, NETWORKS).savefig("accuracies.png")
@@ -146,7 +148,9 @@ def convergence_figure(result: Evaluation, title: str) -> Figure:
 
     Example::
 
-        digits = load_data("digits").test.first(20)
+        from enresnet.report import convergence_figure
+
+        digits = enresnet.load_data("digits").test.first(20)
         noisy = enresnet.create_model("en1_resnet8", in_channels=1)
         result = enresnet.evaluate(noisy, digits, ["fgsm"], draws=4)
         convergence_figure(result, "en1_resnet8").savefig("draws.png")
@@ -199,6 +203,8 @@ def transfer_heat_map(
 
     Example::
 
+        from enresnet.report import transfer_heat_map
+
         names = ["resnet20", "en5_resnet20"]
         figure = transfer_heat_map([[0.4, 0.6], [0.5, 0.5]], names, names, "IFGSM-20 on CIFAR-10")
     """
@@ -250,7 +256,9 @@ def diagnosis_figure(result: Diagnosis, title: str) -> Figure:
 
     Example::
 
-        digits = load_data("digits").test.first(8)
+        from enresnet.report import diagnosis_figure
+
+        digits = enresnet.load_data("digits").test.first(8)
         small = enresnet.create_model("resnet8", in_channels=1)
         result = enresnet.diagnose(small, digits, epsilon=0.1)
         diagnosis_figure(result, "resnet8").savefig("diagnosis.png")

@@ -36,6 +36,10 @@ def quickstart_page(result: Quickstart) -> str:
 
     Example::
 
+        from pathlib import Path
+        from enresnet.paper import run_quickstart
+        from enresnet.report import quickstart_page
+
         result = run_quickstart(seeds=1)
         Path("quickstart.html").write_text(quickstart_page(result), encoding="utf-8")
     """

@@ -34,7 +34,9 @@ class Plan:
 
     Example::
 
-        plan = Plan(recipe=load_recipe("quickstart", epochs=2))
+        from enresnet.report import Plan
+
+        plan = Plan(recipe=enresnet.load_recipe("quickstart", epochs=2))
         print(plan.images)
     """
 
@@ -86,6 +88,8 @@ class Quickstart:
         plan: What was run.
 
     Example::
+
+        from enresnet.paper import run_quickstart
 
         result = run_quickstart(seeds=1)
         for row in result.rows():

@@ -29,12 +29,15 @@ class Callback:
 
     Example::
 
+        from enresnet.training import Callback, Epoch
+
         class Losses(Callback):
             def epoch(self, epoch: Epoch):
                 print(epoch.epoch, epoch.train_loss)
 
-        config = RunConfig("resnet8", "digits", load_recipe("natural", epochs=1), limit=100)
-        run = train(config, "runs/digits", callbacks=[Losses()])
+        recipe = enresnet.load_recipe("natural", epochs=1)
+        config = enresnet.RunConfig("resnet8", "digits", recipe, limit=100)
+        run = enresnet.train(config, "runs/digits", callbacks=[Losses()])
     """
 
     def begin(self, run: Run, trainer: Trainer, epochs: Sequence[Epoch], resumed: str) -> None:

@@ -129,7 +129,7 @@ def _two_models(
         other_section=sections[1],
         tries=tries,
     )
-    note = "One run a side: the verdict is on these weights, not on the way they were trained."
+    note = "One run per side: the verdict is on these weights, not on the training method."
     return ComparisonTable(
         f"{labels[0][0]}{words[0]} less {labels[1][0]}{words[1]}",
         "paired by image",

@@ -68,6 +68,8 @@ class Engine:
 
     Example::
 
+        from enresnet.training import Engine
+
         engine = Engine(accelerator="cpu", precision="32")
         print(engine.device, engine.processes)  # cpu 1
     """

@@ -30,6 +30,8 @@ class Step:
 
     Example::
 
+        from enresnet.training import Callback, Step
+
         class Losses(Callback):
             def step(self, step: Step):
                 print(step.epoch, step.step, step.loss)
@@ -78,9 +80,11 @@ class Epoch:
 
     Example::
 
-        data = load_data("digits", limit=100)
-        recipe = load_recipe("natural", epochs=1)
-        trainer = Trainer(create_model("resnet8", in_channels=1), data, recipe)
+        from enresnet.training import Trainer
+
+        data = enresnet.load_data("digits", limit=100)
+        recipe = enresnet.load_recipe("natural", epochs=1)
+        trainer = Trainer(enresnet.create_model("resnet8", in_channels=1), data, recipe)
         for epoch in trainer.epochs():
             print(epoch.epoch, epoch.train_loss, epoch.validation_natural)
     """

@@ -46,11 +46,11 @@ def integrate(
 
     Example::
 
-        recipe = load_recipe("natural", epochs=1)
+        recipe = enresnet.load_recipe("natural", epochs=1)
         for seed in (0, 1):
-            config = RunConfig("resnet8", "digits", recipe, limit=100, seed=seed)
-            train(config, f"runs/seed{seed}")
-        run = integrate(["runs/seed0", "runs/seed1"], "runs/both")
+            config = enresnet.RunConfig("resnet8", "digits", recipe, limit=100, seed=seed)
+            enresnet.train(config, f"runs/seed{seed}")
+        run = enresnet.integrate(["runs/seed0", "runs/seed1"], "runs/both")
     """
     if len(runs) < 2:
         raise ValueError(f"runs must be two or more to be integrated, found {len(runs)}")

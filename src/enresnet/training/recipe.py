@@ -62,7 +62,7 @@ class Recipe:
 
     Example::
 
-        recipe = Recipe(objective="trades", epochs=60, batch_size=64)
+        recipe = enresnet.Recipe(objective="trades", epochs=60, batch_size=64)
         print(recipe.rate_at(epoch=30, within=0.0, steps=100))  # 0.01: one of three milestones
     """
 
@@ -71,7 +71,7 @@ class Recipe:
         f"What is minimised: {', '.join(OBJECTIVE_NAMES[:-1])} or {OBJECTIVE_NAMES[-1]}.",
     )
     epochs: int = _field(200, "Passes over the training images.")
-    batch_size: int = _field(128, "Images a step.")
+    batch_size: int = _field(128, "Images per step.")
     learning_rate: float = _field(0.1, "Rate of SGD: at the start, or at the peak of one_cycle.")
     schedule: Schedule = _field("step", "How the rate changes: step, or one_cycle.")
     milestones: tuple[float, ...] = _field(
@@ -79,7 +79,7 @@ class Recipe:
     )
     warm_up: float = _field(0.2, "Fraction of the epochs in which one_cycle rises.")
     momentum: float = _field(0.9, "Nesterov momentum of SGD.")
-    reset_momentum: bool = _field(False, "Forget the momentum after every epoch.")
+    reset_momentum: bool = _field(False, "Reset the momentum after every epoch.")
     weight_decay: float = _field(5e-4, "Weight decay.")
     label_smoothing: float = _field(0.0, "Share of the label spread over all classes.")
     ema: float = _field(0.0, "Decay of the averaged weights that are validated and kept; 0: none.")
@@ -88,7 +88,7 @@ class Recipe:
         None, "Its size, in units of the weights' norm; by default 0.01, with trades 0.005."
     )
     teacher: str | None = _field(
-        None, "The run or safetensors file whose answers rslad learns; by default none."
+        None, "The run or safetensors file that rslad distils from; by default none."
     )
     beta: float | None = _field(
         None, "Weight of the second term; by default 6 for trades, 5 for mart."
@@ -114,18 +114,18 @@ class Recipe:
     )
     augment: bool = _field(True, "Random crops and mirror images, where the data allow them.")
     shift: float | None = _field(
-        None, "Largest random shift in units of the side; none: what the data have, mostly 1/8."
+        None, "Largest random shift in units of the side; none: the data set's own, mostly 1/8."
     )
     epsilon_growth: float = _field(0.0, "Fraction of the epochs in which epsilon grows from 0.")
     final_steps: int = _field(
-        0, "Steps of PGD that a one-step objective ends with; 0: one step to the end."
+        0, "PGD steps in the last epochs of a one-step objective; 0: one step to the end."
     )
-    final_from: float = _field(0.8, "Fraction of the epochs before those steps.")
+    final_from: float = _field(0.8, "Fraction of the epochs before these PGD steps begin.")
     low_resolution: float = _field(
-        0.0, "Fraction of the epochs, the first ones, with images of half the side."
+        0.0, "Fraction of the epochs, at the start, with images of half the side."
     )
     validation_images: int | None = _field(
-        None, "Validate on the first so many images only; where an epoch is selected, on all."
+        None, "Validate only on the first N images; if validation selects the epoch, on all."
     )
     validate_from: float = _field(0.0, "Fraction of the epochs before the first validation.")
 
@@ -272,7 +272,7 @@ def list_recipes() -> list[str]:
 
     Example::
 
-        print(list_recipes())  # ['fast', 'natural', 'paper', ...]
+        print(enresnet.list_recipes())  # ['fast', 'natural', 'paper', ...]
     """
     files = resources.files("enresnet.training.recipes").iterdir()
     return sorted(Path(file.name).stem for file in files if file.name.endswith(".yaml"))
@@ -300,7 +300,7 @@ def load_recipe(name: str, **overrides: Unpack[RecipeOptions]) -> Recipe:
 
     Example::
 
-        recipe = load_recipe("fast", epochs=30, epsilon=4 / 255)
+        recipe = enresnet.load_recipe("fast", epochs=30, epsilon=4 / 255)
         print(recipe.objective, recipe.step_size)
     """
     if name in list_recipes():

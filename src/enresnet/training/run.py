@@ -97,7 +97,8 @@ class RunConfig:
 
     Example::
 
-        config = RunConfig("en2_resnet8", "digits", load_recipe("fast", epochs=1), limit=100)
+        recipe = enresnet.load_recipe("fast", epochs=1)
+        config = enresnet.RunConfig("en2_resnet8", "digits", recipe, limit=100)
         model = config.create_model(config.load_data())
     """
 
@@ -186,9 +187,10 @@ class Run:
 
     Example::
 
-        config = RunConfig("resnet8", "digits", load_recipe("natural", epochs=1), limit=100)
-        train(config, "runs/digits")
-        run = Run.open("runs/digits")
+        recipe = enresnet.load_recipe("natural", epochs=1)
+        config = enresnet.RunConfig("resnet8", "digits", recipe, limit=100)
+        enresnet.train(config, "runs/digits")
+        run = enresnet.Run.open("runs/digits")
         print(run.state, run.kept_epoch()["validation_natural"])
         model = run.load("best")
     """

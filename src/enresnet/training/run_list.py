@@ -43,7 +43,7 @@ class RunSummary:
 
     Example::
 
-        for run in list_runs("."):
+        for run in enresnet.list_runs("."):
             print(run.path, run.state, run.accuracy.get("clean"))
     """
 
@@ -128,7 +128,7 @@ def list_runs(folder: str | os.PathLike[str] = "runs") -> list[RunSummary]:
 
     Example::
 
-        finished = [run for run in list_runs(".") if run.state == "finished"]
+        finished = [run for run in enresnet.list_runs(".") if run.state == "finished"]
         best = max(finished, key=lambda run: run.accuracy.get("clean", 0.0), default=None)
     """
     place = Path(folder)

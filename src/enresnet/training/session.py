@@ -64,9 +64,9 @@ def train(
 
     Example::
 
-        recipe = load_recipe("natural", epochs=1)
-        config = RunConfig("resnet8", "digits", recipe, limit=100)
-        run = train(config, "runs/digits")
+        recipe = enresnet.load_recipe("natural", epochs=1)
+        config = enresnet.RunConfig("resnet8", "digits", recipe, limit=100)
+        run = enresnet.train(config, "runs/digits")
         model = run.load("best")
     """
     out = Path(out)
@@ -186,9 +186,10 @@ def resume(
 
     Example::
 
-        config = RunConfig("resnet8", "digits", load_recipe("natural", epochs=1), limit=100)
-        train(config, "runs/digits")
-        run = resume("runs/digits")  # continues if it was stopped
+        recipe = enresnet.load_recipe("natural", epochs=1)
+        config = enresnet.RunConfig("resnet8", "digits", recipe, limit=100)
+        enresnet.train(config, "runs/digits")
+        run = enresnet.resume("runs/digits")  # continues if it was stopped
     """
     run = Run.open(folder)
     if run.config.parts:

@@ -67,9 +67,11 @@ class Trainer:
 
     Example::
 
-        data = load_data("digits", limit=100)
-        model = create_model("en2_resnet8", in_channels=1)
-        trainer = Trainer(model, data, load_recipe("natural", epochs=1))
+        from enresnet.training import Trainer
+
+        data = enresnet.load_data("digits", limit=100)
+        model = enresnet.create_model("en2_resnet8", in_channels=1)
+        trainer = Trainer(model, data, enresnet.load_recipe("natural", epochs=1))
         history = list(trainer.epochs())
     """
 

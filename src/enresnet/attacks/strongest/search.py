@@ -113,6 +113,8 @@ class Strongest(Attack):
 
     Example::
 
+        from enresnet.attacks import Strongest
+
         result = Strongest(budget=500).run(model, images, labels)
         print(result.gradients / len(images))  # gradient evaluations an image
     """

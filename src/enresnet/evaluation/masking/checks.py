@@ -44,6 +44,8 @@ class MaskingCheck:
 
     Example::
 
+        from enresnet.evaluation import MaskingCheck
+
         check = MaskingCheck("many steps beat one", "IFGSM-20 leaves 9 %, FGSM 4 %", "warn", "...")
         print(check.warning)
     """

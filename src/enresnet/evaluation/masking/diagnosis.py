@@ -74,6 +74,8 @@ class Diagnosis:
 
     Example::
 
+        from torch import nn
+
         linear = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 10))
         found = enresnet.diagnose(linear, (images, labels), queries=2)
         print(found, len(found.warnings))
@@ -188,6 +190,8 @@ def diagnose(
         FileExistsError: Another process is using the journal.
 
     Example::
+
+        from torch import nn
 
         linear = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 10))
         print(enresnet.diagnose(linear, (images, labels), limit=2, queries=2))

@@ -102,8 +102,8 @@ def feynman_kac(
 
     Example::
 
-        network = create_model("resnet8")  # or any of timm's, torchvision's, yours
-        ensemble = feynman_kac(network, members=2, noise=0.1)
+        network = enresnet.create_model("resnet8")  # or any of timm's, torchvision's, yours
+        ensemble = enresnet.feynman_kac(network, members=2, noise=0.1)
         print(ensemble.describe())
     """
     if not isinstance(model, nn.Module):

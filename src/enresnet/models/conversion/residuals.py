@@ -65,7 +65,9 @@ class Residual:
 
     Example::
 
-        print(find_residuals(create_model("resnet8")).found[0])
+        from enresnet.models import find_residuals
+
+        print(find_residuals(enresnet.create_model("resnet8")).found[0])
     """
 
     module: str
@@ -84,7 +86,9 @@ class Residuals:
 
     Example::
 
-        print(find_residuals(create_model("resnet8")).describe())
+        from enresnet.models import find_residuals
+
+        print(find_residuals(enresnet.create_model("resnet8")).describe())
     """
 
     found: tuple[Residual, ...]
@@ -130,7 +134,9 @@ def find_residuals(
 
     Example::
 
-        print(find_residuals(create_model("resnet8")).describe())
+        from enresnet.models import find_residuals
+
+        print(find_residuals(enresnet.create_model("resnet8")).describe())
     """
     if blocks is not None:
         return Residuals(tuple(_chosen(model, blocks)))

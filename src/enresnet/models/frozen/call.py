@@ -13,6 +13,11 @@ class FrozenCall(ABC):
 
     Attributes:
         slack: By how much its logits may differ from those of ``forward``, without noise.
+
+    Example::
+
+        with enresnet.frozen(model) as call:
+            print(call.deterministic, call.independent)
     """
 
     slack: float = 0.0

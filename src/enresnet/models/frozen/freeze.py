@@ -61,7 +61,9 @@ def frozen(
 
     Example::
 
-        with frozen(model) as call, torch.no_grad():
+        import torch
+
+        with enresnet.frozen(model) as call, torch.no_grad():
             right = call(images).argmax(dim=1) == labels
     """
     freezer = _Freezer(evaluating)

@@ -195,8 +195,9 @@ class TracedNetwork(FrozenCall):
                 first = logits_of(self.network(few.clone()))
                 if not isinstance(first, Tensor) or first.ndim != 2:
                     raise _UnsuitableError("it does not return logits")
+                pair = logits_of(self.network(few[:2].clone()))
                 for _ in range(TIMES):
-                    if not torch.equal(logits_of(self.network(few.clone())), first):
+                    if not torch.equal(logits_of(self.network(few[:2].clone())), pair):
                         raise _UnsuitableError("it does not answer the same each time")
                 own = self(few.clone())
                 if own.shape != first.shape or not _distance(first, own) < CLOSE:
@@ -209,9 +210,9 @@ class TracedNetwork(FrozenCall):
     def _is_independent(self, few: Tensor) -> bool:
         """Return whether no image's answer depends on another image."""
         with torch.enable_grad(), without_noise(self.network):
-            leaf = few.clone().requires_grad_()
+            leaf = few[:3].clone().requires_grad_()
             logits = self(leaf)
-            for row in range(len(few)):
+            for row in range(len(leaf)):
                 (gradient,) = torch.autograd.grad(logits[row].sum(), leaf, retain_graph=True)
                 gradient[row] = 0
                 if gradient.any():
