@@ -119,7 +119,7 @@ def test_shared_draws_have_the_gradient_of_separate_ones(monkeypatch):
     found = {}
     for shared in (True, False):
         if not shared:
-            monkeypatch.setattr("enresnet.attacks.base.is_batch_independent", lambda _: False)
+            monkeypatch.setattr("enresnet.attacks.base.is_batch_independent", lambda *_: False)
         for repeat in (0, 1):
             seed_noise(model, seeded(10 + repeat + 2 * shared))
             attacked = FGSM(epsilon=1.0, norm="l2", eot=400, precision="32")(model, images, labels)

@@ -158,15 +158,19 @@ def test_restarts_never_weaken(shape, dtype, norm, seed, epsilon):
     (wrong_once, loss_once), (wrong_often, loss_often) = strength(1), strength(5)
     assert (wrong_often | ~wrong_once).all()
     same = wrong_often == wrong_once
-    assert (loss_often[same] >= loss_once[same]).all()
+    assert (loss_often[same] >= loss_once[same] - 1e-6).all()  # a folded network rounds otherwise
 
 
 def test_restarts_do_strengthen():
     model, (images, labels) = SmallNet().eval(), random_problem((60, 3, 8, 8))
+
+    def called(x):  # nobody knows that it is deterministic: all images are attacked to the end
+        return model(x)
+
     once, often = (
         losses(
             model,
-            PGD(epsilon=0.1, steps=1, restarts=r, generator=seeded())(model, images, labels),
+            PGD(epsilon=0.1, steps=1, restarts=r, generator=seeded())(called, images, labels),
             labels,
         )
         for r in (1, 8)

@@ -41,7 +41,8 @@ def test_the_model_is_as_it_was_when_the_attack_fails(attack, error, wrapped):
 
     class Broken(SmallNet):
         def forward(self, images):
-            calls.append(1)
+            if isinstance(images, torch.Tensor):  # not where its forward is only followed
+                calls.append(1)
             if len(calls) == min(2, attack.passes):
                 raise error("stop")
             return super().forward(images)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +65,24 @@ def _say(words: str) -> None:
         LOG.info(words)
 
 
+class _Logits(nn.Module):
+    """A network whose output is its logits, whatever holds them."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.training = False
+
+    def forward(self, images: Any) -> Any:
+        """Return the logits; here they may stand for a tensor."""
+        output = self.network(images)
+        if isinstance(output, Tensor | fx.Proxy):
+            return output
+        if isinstance(output, Mapping):
+            return output["logits"]
+        return output[0] if isinstance(output, tuple) else output.logits
+
+
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, NoiseInjection) or super().is_leaf_module(m, module_qualified_name)
@@ -78,18 +97,21 @@ def _trace(network: nn.Module) -> fx.Graph:
             raise _UnsuitableError(f"{type(module).__name__} has hooks, or a forward of its own")
     graphs = []
     for _ in range(2):
-        before = set(vars(network)) | set(network._buffers)
+        # A copy: a forward may keep what it is given, here no tensors. Its weights are the same.
+        shared = {id(t): t for t in (*network.parameters(), *network.buffers())}
         try:
-            graphs.append(_Tracer().trace(network))
+            copied = copy.deepcopy(network, shared)
+            graphs.append(_Tracer().trace(_Logits(copied)))
         except Exception as error:  # anything may go wrong where a proxy stands for a tensor
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise _UnsuitableError(f"its forward cannot be traced ({reason})") from error
-        finally:
-            _remove_constants(network, before)
+        for before, after in zip(network.modules(), copied.modules(), strict=True):
+            if _remembers(before, after):
+                raise _UnsuitableError(f"the forward of {type(before).__name__} changes the module")
     if str(graphs[0]) != str(graphs[1]):
         raise _UnsuitableError("its forward is not the same each time")
     graph = graphs[0]
-    if unknown := unknown_in(graph, network):
+    if unknown := unknown_in(graph, _Logits(network)):
         raise _UnsuitableError(f"its forward uses {unknown}")
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     if not placeholders or any(node.users and not node.args for node in placeholders[1:]):
@@ -97,12 +119,18 @@ def _trace(network: nn.Module) -> fx.Graph:
     return graph
 
 
-def _remove_constants(network: nn.Module, before: set[str]) -> None:
-    """Remove what tracing puts into a module for the tensors that its forward makes."""
-    for place in (vars(network), network._buffers):
-        for name in [name for name in place if name.startswith("_tensor_constant")]:
-            if name not in before:
-                del place[name]
+def _remembers(before: nn.Module, after: nn.Module) -> bool:
+    """Return whether a module was changed by its own forward, as far as plain values tell."""
+    one, two = ({k: v for k, v in vars(m).items() if k[0] != "_"} for m in (before, after))
+    return one.keys() != two.keys() or any(not _alike(one[k], two[k]) for k in one)
+
+
+def _alike(one: Any, two: Any) -> bool:
+    if isinstance(one, list | tuple | set | dict):
+        return type(one) is type(two) and len(one) == len(two)
+    if isinstance(one, int | float | str | None):
+        return type(one) is type(two) and one == two
+    return type(one) is type(two)
 
 
 @dataclass(frozen=True)
@@ -144,7 +172,7 @@ class TracedNetwork(FrozenCall):
         if place is None:
             return logits_of(self.network(images))
         with torch.autocast(images.device.type, enabled=False):  # the types are chosen here
-            return logits_of(self._whole(place)(self._given(images, place)))
+            return self._whole(place)(self._given(images, place))
 
     def before_noise(self, images: Tensor) -> list[Tensor] | None:
         """Return what every draw of the noise starts from; None where that cannot be shared."""
@@ -162,7 +190,7 @@ class TracedNetwork(FrozenCall):
         assert parts is not None  # before_noise took them apart
         own = [states.pop(0) for _ in range(parts.states)]
         with torch.autocast(place[1].type, enabled=False):
-            logits: Tensor = logits_of(parts.after(*own))
+            logits: Tensor = parts.after(*own)
         return logits
 
     def holds_in_bfloat16(self) -> bool:
@@ -190,22 +218,22 @@ class TracedNetwork(FrozenCall):
         self._few = few = few.detach().clone()
         if self._place(few) is None:
             raise _UnsuitableError("its parameters are not all of the images' type")
-        try:
-            with without_noise(self.network), torch.no_grad():
-                first = logits_of(self.network(few.clone()))
-                if not isinstance(first, Tensor) or first.ndim != 2:
-                    raise _UnsuitableError("it does not return logits")
-                pair = logits_of(self.network(few[:2].clone()))
-                for _ in range(TIMES):
-                    if not torch.equal(logits_of(self.network(few[:2].clone())), pair):
-                        raise _UnsuitableError("it does not answer the same each time")
+        with without_noise(self.network), torch.no_grad():
+            first = logits_of(self.network(few.clone()))
+            if not isinstance(first, Tensor) or first.ndim != 2:
+                raise _UnsuitableError("it does not return logits")
+            pair = logits_of(self.network(few[:2].clone()))
+            for _ in range(TIMES):
+                if not torch.equal(logits_of(self.network(few[:2].clone())), pair):
+                    raise _UnsuitableError("it does not answer the same each time")
+            try:
                 own = self(few.clone())
                 if own.shape != first.shape or not _distance(first, own) < CLOSE:
                     raise _UnsuitableError("it answers otherwise once it is traced")
-                self.slack = SLACK * float((own - first).abs().max())
-        except RuntimeError as error:
-            raise _UnsuitableError(f"it fails once it is traced ({error})") from error
-        self._independent = self._is_independent(few)
+                self._independent = self._is_independent(few)
+            except RuntimeError as error:
+                raise _UnsuitableError(f"it fails once it is traced ({error})") from error
+        self.slack = SLACK * float((own - first).abs().max())
 
     def _is_independent(self, few: Tensor) -> bool:
         """Return whether no image's answer depends on another image."""
@@ -236,7 +264,7 @@ class TracedNetwork(FrozenCall):
 
     def _whole(self, place: tuple[torch.dtype, torch.device]) -> fx.GraphModule:
         if place not in self._wholes:
-            self._wholes[place] = _folded(self.network, self._graph, place[0])
+            self._wholes[place] = _folded(_Logits(self.network), self._graph, place[0])
         return self._wholes[place]
 
     def _apart(self, place: tuple[torch.dtype, torch.device]) -> _Parts | None:
@@ -262,10 +290,10 @@ class TracedNetwork(FrozenCall):
                 if any(len(state) != len(given) for state in states):
                     return False
                 starts = [state.detach().requires_grad_() for state in states]
-                alone = logits_of(parts.after(*starts))
-                both = logits_of(parts.after(*(torch.cat([start] * 2) for start in starts)))
+                alone = parts.after(*starts)
+                both = parts.after(*(torch.cat([start] * 2) for start in starts))
                 torch.autograd.grad(both.sum(), starts)
-                same = logits_of(whole(given))
+                same = whole(given)
                 return _distance(torch.cat([same, alone]), both) < CLOSE_REDUCED
         except (RuntimeError, IndexError, TypeError):
             return False
@@ -273,6 +301,7 @@ class TracedNetwork(FrozenCall):
 
 def _distance(one: Tensor, two: Tensor) -> float:
     """Return by how much answers differ, over how much they differ between classes."""
+    one, two = one.detach(), two.detach()
     spread = (one - one.mean(dim=1, keepdim=True)).abs().mean().clamp_min(1e-12)
     return float((one - two).abs().mean() / spread)
 
@@ -383,8 +412,8 @@ def _taken_apart(whole: fx.GraphModule) -> _Parts | None:
                 second[node] = after.node_copy(node)
     before.output(tuple(first[node] for node in cut))
     after.output(second[output.args[0]])
-    for graph in (before, after):
-        graph.eliminate_dead_code()
-    return _Parts(
-        fx.GraphModule(whole, before).eval(), fx.GraphModule(whole, after).eval(), len(cut)
-    )
+    made = [fx.GraphModule(whole, graph).eval() for graph in (before, after)]
+    for module in made:
+        module.graph.eliminate_dead_code()
+        module.recompile()
+    return _Parts(made[0], made[1], len(cut))
