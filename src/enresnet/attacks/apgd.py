@@ -13,8 +13,9 @@ gradient took anyway, never a lucky single one.
 
 from __future__ import annotations
 
+import copy
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
@@ -57,6 +58,9 @@ class APGD(Attack):
         precision: Of the gradients: ``"32"``, ``"bf16"``, or ``"auto"`` (the default), which is
             bfloat16, on hardware that computes in it, for networks of this package and for others
             that torch.fx can follow and that answer the same in it.
+        early_stop: True leaves an image as soon as the model gets it wrong, if it is known to be
+            deterministic: faster, with the same accuracy. The image has a lower loss than after
+            all steps, and so transfers less. False by default.
         generator: Draws the starts. By default it starts from the system's entropy.
 
     Raises:
@@ -83,11 +87,13 @@ class APGD(Attack):
         norm: Norm = "linf",
         eot: int | None = 1,
         precision: Precision = "auto",
+        early_stop: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(eot=eot, generator=generator)
         checks.choice("precision", precision, PRECISIONS)
         self.precision = precision
+        self.early_stop = checks.boolean("early_stop", early_stop)
         self.epsilon = check_epsilon(epsilon, norm)
         self.norm = norm
         self.steps = checks.integer("steps", steps, low=1)
@@ -134,40 +140,39 @@ class APGD(Attack):
     def search(self, batch: Batch, aim: Tensor | None, point: Tensor, first_step: float) -> Found:
         """Return each example's best points.
 
-        The search starts at ``point``; ``aim`` is the class to reach, where there is one.
+        The search starts at ``point``; ``aim`` is the class to reach, where there is one. With
+        ``early_stop`` the examples of a deterministic model leave it where they are lost.
         """
-        ball = BALLS[self.norm](batch.images, self.epsilon)
-        size = torch.full((len(point),), first_step, device=point.device)
-        gradient, loss, fooled = self._look(batch, point, aim)
-        best = _Track(point, gradient, loss, fooled)
-        before, last_loss = point, loss
-        rises, since = torch.zeros_like(size), 0
-        halved, best_then = torch.ones_like(size, dtype=torch.bool), loss.clone()
+        until_lost = self.early_stop and batch.deterministic
+        whole = BALLS[self.norm](batch.images, self.epsilon)
+        found = Found(point.clone(), torch.zeros(len(point)), torch.zeros(len(point)))
+        found = found.to(point.device)
+        rows, ball = torch.arange(len(point), device=point.device), whole
+        at = _Searched(
+            point, point, torch.full((len(point),), first_step), *self._look(batch, point, aim)
+        )
         marks = checkpoints(self.steps)
         for step in range(self.steps):
-            moved = self._move(ball, point, before, gradient, size, first=step == 0)
-            before, point = point, moved
-            gradient, loss, fooled = self._look(batch, point, aim)
-            rises += loss > last_loss
-            last_loss = loss
-            best.offer(point, gradient, loss, fooled)
-            since += 1
+            if until_lost:
+                lost = batch.surely(at.best.fooled == 1, at.best.worst_point).to(point.device)
+                if lost.any():
+                    found.put(rows[lost], at.best, lost)
+                    left = ~lost
+                    rows, batch, ball = (
+                        rows[left],
+                        batch.rows(left.nonzero()[:, 0]),
+                        ball.rows(left),
+                    )
+                    aim = None if aim is None else aim[left]
+                    at = at.only(left)
+                    if not len(rows):
+                        break
+            moved = self._move(ball, at.point, at.before, at.gradient, at.size, first=step == 0)
+            at.go_to(moved, *self._look(batch, moved, aim))
             if step + 1 in marks:
-                stalled = rises < PATIENCE * since
-                stalled |= ~halved & (best.loss <= best_then)
-                size = torch.where(stalled, size / 2, size)
-                chosen = _like(stalled, point)
-                point = torch.where(chosen, best.point, point)
-                before = torch.where(chosen, best.point, before)
-                gradient = torch.where(chosen, best.gradient, gradient)
-                last_loss = torch.where(stalled, best.loss, last_loss)
-                halved, best_then = stalled, best.loss.clone()
-                rises, since = torch.zeros_like(rises), 0
-        return Found(
-            worst=ball.settle(best.worst_point),
-            fooled=best.fooled,
-            loss=best.worst_loss,
-        )
+                at.look_back()
+        found.put(rows, at.best, torch.ones_like(rows, dtype=torch.bool))
+        return replace(found, worst=whole.settle(found.worst))
 
     def _move(
         self,
@@ -218,6 +223,66 @@ class Found:
     fooled: Tensor  # that share
     loss: Tensor  # and its mean loss
 
+    def to(self, device: torch.device) -> Found:
+        """Return the same on a device."""
+        return Found(self.worst.to(device), self.fooled.to(device), self.loss.to(device))
+
+    def put(self, rows: Tensor, best: _Track, chosen: Tensor) -> None:
+        """Write down the best points of some examples, which are these rows of the batch."""
+        self.worst[rows] = best.worst_point[chosen]
+        self.fooled[rows] = best.fooled[chosen]
+        self.loss[rows] = best.worst_loss[chosen].to(self.loss.dtype)
+
+
+class _Searched:
+    """Where a search stands, for every example."""
+
+    def __init__(
+        self,
+        point: Tensor,
+        before: Tensor,
+        size: Tensor,
+        gradient: Tensor,
+        loss: Tensor,
+        fooled: Tensor,
+    ) -> None:
+        self.point, self.before, self.gradient, self.loss = point, before, gradient, loss
+        self.size = size.to(point.device)
+        self.best = _Track(point, gradient, loss, fooled)
+        self.rises, self.since = torch.zeros_like(self.size), 0
+        self.halved = torch.ones_like(self.size, dtype=torch.bool)
+        self.best_then = loss.clone()
+
+    def only(self, rows: Tensor) -> _Searched:
+        """Return some of the examples."""
+        other = copy.copy(self)
+        for name in ("point", "before", "gradient", "loss", "size", "rises", "halved", "best_then"):
+            setattr(other, name, getattr(self, name)[rows])
+        other.best = self.best.only(rows)
+        return other
+
+    def go_to(self, point: Tensor, gradient: Tensor, loss: Tensor, fooled: Tensor) -> None:
+        """Take a step."""
+        self.before, self.point, self.gradient = self.point, point, gradient
+        self.rises += loss > self.loss
+        self.loss = loss
+        self.best.offer(point, gradient, loss, fooled)
+        self.since += 1
+
+    def look_back(self) -> None:
+        """Halve the step of the examples that do not get on; they go on from their best point."""
+        best = self.best
+        stalled = self.rises < PATIENCE * self.since
+        stalled |= ~self.halved & (best.loss <= self.best_then)
+        self.size = torch.where(stalled, self.size / 2, self.size)
+        chosen = _like(stalled, self.point)
+        self.point = torch.where(chosen, best.point, self.point)
+        self.before = torch.where(chosen, best.point, self.before)
+        self.gradient = torch.where(chosen, best.gradient, self.gradient)
+        self.loss = torch.where(stalled, best.loss, self.loss)
+        self.halved, self.best_then = stalled, best.loss.clone()
+        self.rises, self.since = torch.zeros_like(self.rises), 0
+
 
 class _Track:
     """The point of the highest loss, to go back to, and the one that fools most, to return."""
@@ -226,6 +291,13 @@ class _Track:
         self.point, self.gradient, self.loss = point.clone(), gradient.clone(), loss.clone()
         self.worst_point, self.worst_loss = point.clone(), loss.clone()
         self.fooled = fooled.clone()
+
+    def only(self, rows: Tensor) -> _Track:
+        """Return some of the examples."""
+        other = copy.copy(self)
+        for name in ("point", "gradient", "loss", "worst_point", "worst_loss", "fooled"):
+            setattr(other, name, getattr(self, name)[rows])
+        return other
 
     def offer(self, point: Tensor, gradient: Tensor, loss: Tensor, fooled: Tensor) -> None:
         """Take each example's point if it is better."""

@@ -66,6 +66,20 @@ class Batch:
             fooled &= ~(self.margin(logits) > -self.slack)
         return fooled
 
+    def surely(self, fooled: Tensor, point: Tensor) -> Tensor:
+        """Return which points that seem to fool the model do so, on the CPU.
+
+        Who is lost is not for bfloat16 to say: those points are looked at again.
+        """
+        fooled = fooled.bool().cpu()
+        if not self.reduced or not fooled.any():
+            return fooled
+        rows = fooled.nonzero().squeeze(1)
+        few = self.rows(rows)
+        with torch.no_grad():
+            fooled[rows] = few.fooled(few.logits(point[rows.to(point.device)])).cpu()
+        return fooled
+
     def loss(self, logits: Tensor) -> Tensor:
         """Return what the attack raises, an example each: cross-entropy, or minus the target's."""
         value = cross_entropy(logits, self.labels)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -27,6 +27,10 @@ class Ball(ABC):
         self.images = images
         self.centre = images.to(torch.promote_types(images.dtype, torch.float32))
         self.epsilon = epsilon
+
+    def rows(self, chosen: Tensor) -> Self:
+        """Return the balls of some of the images."""
+        return type(self)(self.images[chosen.to(self.images.device)], self.epsilon)
 
     @abstractmethod
     def ascend(self, point: Tensor, gradient: Tensor, size: float) -> Tensor:

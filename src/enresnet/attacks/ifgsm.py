@@ -39,6 +39,9 @@ class IFGSM(Attack):
         precision: Of the gradients: ``"32"``, ``"bf16"``, or ``"auto"`` (the default), which is
             bfloat16, on hardware that computes in it, for networks of this package and for others
             that torch.fx can follow and that answer the same in it.
+        early_stop: True leaves an image as soon as the model gets it wrong, if it is known to be
+            deterministic: faster, with the same accuracy. The image has a lower loss than after
+            all steps, and so transfers less. False by default.
         generator: Draws random targets. By default it starts from the system's entropy.
 
     Raises:
@@ -63,11 +66,13 @@ class IFGSM(Attack):
         goal: Goal = "untargeted",
         targets: ChosenTargets | None = None,
         precision: Precision = "auto",
+        early_stop: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(eot=eot, goal=goal, targets=targets, generator=generator)
         checks.choice("precision", precision, PRECISIONS)
         self.precision = precision
+        self.early_stop = checks.boolean("early_stop", early_stop)
         self.epsilon = check_epsilon(epsilon, norm)
         self.norm = norm
         if step_size is None:
@@ -87,7 +92,12 @@ class IFGSM(Attack):
     def perturb(self, batch: Batch) -> Tensor:
         """Return the attacked images of one batch."""
         ball = BALLS[self.norm](batch.images, self.epsilon)
-        return climb(batch, ball, ball.centre, steps=self.steps, step_size=self.step_size)
+        return self._climb(batch, ball, ball.centre)
+
+    def _climb(self, batch: Batch, ball: Ball, start: Tensor) -> Tensor:
+        until_lost = self.early_stop and batch.deterministic
+        walk = climb_until_lost if until_lost else climb
+        return walk(batch, ball, start, steps=self.steps, step_size=self.step_size)
 
 
 def climb(
@@ -107,6 +117,33 @@ def climb(
         gradient = batch.gradient(loss or batch.loss, point)
         point = ball.ascend(point, gradient, step_size)
     return ball.settle(point)
+
+
+def climb_until_lost(
+    batch: Batch, ball: Ball, point: Tensor, *, steps: int, step_size: float
+) -> Tensor:
+    """Return what :func:`climb` does, but leave each image where the model first gets it wrong."""
+    result, rows, whole = point.clone(), torch.arange(len(point)), ball
+    for _ in range(steps):
+        seen: list[Tensor] = []
+
+        def loss(logits: Tensor, batch: Batch = batch, seen: list[Tensor] = seen) -> Tensor:
+            seen.append(batch.fooled(logits))
+            return batch.loss(logits)
+
+        gradient = batch.gradient(loss, point)
+        lost = batch.surely(seen[0], point)
+        if lost.any():
+            result[rows[lost].to(result.device)] = point[lost.to(point.device)]
+            left = (~lost).nonzero().squeeze(1)
+            here = left.to(point.device)
+            rows, batch, ball = rows[left], batch.rows(left), ball.rows(left)
+            point, gradient = point[here], gradient[here]
+            if not len(rows):
+                break
+        point = ball.ascend(point, gradient, step_size)
+    result[rows.to(result.device)] = point
+    return whole.settle(result)
 
 
 def check_epsilon(epsilon: float | None, norm: str) -> float:

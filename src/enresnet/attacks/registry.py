@@ -86,6 +86,7 @@ class AttackOptions(TypedDict, total=False):
     goal: Goal
     targets: ChosenTargets | int | None
     precision: Precision
+    early_stop: bool
     generator: torch.Generator | None
 
 

@@ -15,6 +15,13 @@ from typing import TypeVar
 Word = TypeVar("Word", bound=str)
 
 
+def boolean(name: str, value: object) -> bool:
+    """Return ``value`` if it is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, found {brief(value)}")
+    return value
+
+
 def number(name: str, value: object, *, low: float = -math.inf, high: float = math.inf) -> float:
     """Return ``value`` as a finite float in [low, high]."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):

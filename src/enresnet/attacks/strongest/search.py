@@ -297,7 +297,12 @@ class Strongest(Attack):
                 steps = search.steps
                 found = climb(part, ball, ball.centre, steps=steps, step_size=size, loss=loss)
             else:
-                attack = APGD(epsilon=self.epsilon, steps=search.steps, loss=search.loss)
+                attack = APGD(
+                    epsilon=self.epsilon,
+                    steps=search.steps,
+                    loss=search.loss,
+                    early_stop=surrogate.name == "itself",  # what fools another may not fool it
+                )
                 size = self.epsilon / 2 if search.warm else 2 * self.epsilon
                 found = attack.search(part, aim, start, size).worst
         batch.classifier.count(own, surrogate.cost)
