@@ -290,7 +290,8 @@ class TracedNetwork(FrozenCall):
                 if any(len(state) != len(given) for state in states):
                     return False
                 starts = [state.detach().requires_grad_() for state in states]
-                alone = parts.after(*starts)
+                # Clones: without noise the next operation may be one in place.
+                alone = parts.after(*(start.clone() for start in starts))
                 both = parts.after(*(torch.cat([start] * 2) for start in starts))
                 torch.autograd.grad(both.sum(), starts)
                 same = whole(given)

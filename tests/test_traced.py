@@ -1,0 +1,428 @@
+"""Networks that are not ours, on the fast path: the same function, or called as they are."""
+
+import logging
+import random
+import re
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import enresnet
+from enresnet.attacks import APGD, IFGSM, PGD, Square
+from enresnet.attacks.known_networks import is_batch_independent, is_deterministic
+from enresnet.models import Normalized, feynman_kac, set_noise, using_noise
+from enresnet.models.frozen import FrozenCall, frozen, traced
+from problems import random_problem, seeded
+
+IMAGES, LABELS = random_problem((6, 3, 12, 12), classes=4)
+
+
+class PostActivation(nn.Module):
+    """As in torchvision: the activation comes after the addition, in place."""
+
+    def __init__(self, width=8, groups=1, bias=False):
+        super().__init__()
+        self.conv1 = nn.Conv2d(width, width, 3, padding=1, groups=groups, bias=bias)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, groups=groups, bias=bias)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        out += x
+        return self.relu(out)
+
+
+class Gated(PostActivation):
+    """Squeeze and excite."""
+
+    def forward(self, x):
+        gate = torch.sigmoid(x.mean(dim=(2, 3), keepdim=True))
+        return x + self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(x))))) * gate
+
+
+class Dense(PostActivation):
+    def forward(self, x):
+        return torch.cat([x, self.bn1(self.conv1(x))], dim=1)[:, :8] + x
+
+
+class Shared(PostActivation):
+    """One convolution, two places: it cannot take up a BatchNorm."""
+
+    def forward(self, x):
+        return x + self.bn2(self.conv1(functional.gelu(self.bn1(self.conv1(x)))))
+
+
+class Net(nn.Module):
+    def __init__(self, *blocks):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.blocks = nn.Sequential(*blocks)
+        self.drop = nn.Dropout(0.5)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, images):
+        features = self.blocks(self.stem(images))
+        return self.head(self.drop(functional.adaptive_avg_pool2d(features, 1).flatten(1)))
+
+
+@pytest.fixture(autouse=True)
+def _same_weights():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+def trained(model):
+    """Return a network whose BatchNorm is not the identity."""
+    with torch.no_grad():
+        for name, value in (*model.named_parameters(), *model.named_buffers()):
+            if "running_var" in name:
+                value.add_(torch.rand(value.shape))
+            elif value.is_floating_point():
+                value.add_(0.2 * torch.rand(value.shape) - 0.1)
+    return model.eval()
+
+
+NETWORKS = {
+    "post-activation": lambda: Net(PostActivation(), PostActivation()),
+    "groups and bias": lambda: Net(PostActivation(groups=2, bias=True)),
+    "squeeze and excite": lambda: Net(Gated()),
+    "concatenation": lambda: Net(Dense()),
+    "shared convolution": lambda: Net(Shared()),
+    "layer norm": lambda: Net(nn.GroupNorm(2, 8), nn.GELU(), PostActivation()),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_it_is_the_same_function_with_the_same_gradient(name):
+    model = trained(NETWORKS[name]())
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    with frozen(model, few=IMAGES[:3]) as call:
+        assert isinstance(call, FrozenCall)
+        assert call.deterministic
+        assert call.independent
+        assert 0 <= call.slack < 1e-3
+        points = [IMAGES.clone().requires_grad_() for _ in range(2)]
+        results = [call(points[0]), model(points[1])]
+        torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
+        gradients = [
+            torch.autograd.grad(functional.cross_entropy(result, LABELS), point)[0]
+            for result, point in zip(results, points, strict=True)
+        ]
+        torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, before[key])
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_batch_norm_is_gone_after_a_convolution():
+    model = trained(NETWORKS["post-activation"]())
+    with frozen(model, few=IMAGES) as call:
+        call(IMAGES)
+        (graph,) = call._wholes.values()
+    kinds = [type(module) for module in graph.modules()]
+    assert nn.BatchNorm2d not in kinds
+    assert kinds.count(nn.Conv2d) == 5
+
+
+def test_weights_of_the_moment():
+    model = trained(NETWORKS["post-activation"]())
+    for _ in range(2):
+        with frozen(model, few=IMAGES) as call, torch.no_grad():
+            torch.testing.assert_close(call(IMAGES), model(IMAGES), rtol=1e-4, atol=1e-4)
+        with torch.no_grad():
+            model.head.weight.mul_(2)
+
+
+class Branching(PostActivation):
+    def forward(self, x):
+        return x if float(x.detach().mean()) > 1e9 else super().forward(x)
+
+
+class TorchNoise(PostActivation):
+    def forward(self, x):
+        return super().forward(x) + 0.1 * torch.randn_like(x)
+
+
+class ConstantNoise(PostActivation):
+    """Of a fixed shape, so that a tracer takes what it drew for a constant."""
+
+    def forward(self, x):
+        return super().forward(x) + 0.1 * torch.randn(8, 12, 12)
+
+
+class PythonNoise(PostActivation):
+    def forward(self, x):
+        return super().forward(x) * (1 + random.random())
+
+
+class Dice(PostActivation):
+    """One of two networks, by chance."""
+
+    def forward(self, x):
+        return super().forward(x) if random.random() < 0.5 else x
+
+
+class Counting(PostActivation):
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x)
+
+
+class Listing(PostActivation):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def forward(self, x):
+        self.seen.append(x)
+        return super().forward(x)
+
+
+class NeverOff(PostActivation):
+    def forward(self, x):
+        return functional.dropout(super().forward(x), 0.5, training=True)
+
+
+class Silent(PostActivation):
+    """Changes what it was given and says nothing of it."""
+
+    def forward(self, x):
+        y = self.conv1(x)
+        y.add_(1.0)
+        return x + self.bn1(y)
+
+
+class Hooked(PostActivation):
+    def __init__(self):
+        super().__init__()
+        self.conv1.register_forward_hook(lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("block", "reason"),
+    [
+        (Branching, "cannot be traced"),
+        (TorchNoise, "randn_like"),
+        (ConstantNoise, "makes anew in every call"),
+        (PythonNoise, "not the same each time"),
+        (Dice, r"not the same each time|answers? (otherwise|the same)"),
+        (Counting, "changes the module"),
+        (Listing, "changes the module"),
+        (NeverOff, "dropout that is never off"),
+        (Silent, "not used"),
+        (Hooked, "hooks"),
+    ],
+)
+def test_what_may_be_another_function_is_called_as_it_is(block, reason, caplog, monkeypatch):
+    monkeypatch.setattr(traced, "_said", set())
+    random.seed(3)
+    model = trained(Net(block()))
+    with caplog.at_level(logging.INFO, "enresnet"):
+        for _ in range(2):
+            with frozen(model, few=IMAGES) as call:
+                assert not isinstance(call, FrozenCall)
+                assert not is_deterministic(model, call)
+                assert not is_batch_independent(model, call)
+    (record,) = caplog.records  # once
+    assert "attacks call Net as it is, which is slower" in record.message
+    assert re.search(reason, record.message)
+    assert getattr(model.blocks[0], "calls", 0) == 0
+    assert not getattr(model.blocks[0], "seen", [])
+    assert not any(name.startswith("_tensor_constant") for name in vars(model))
+    IFGSM(steps=10)(model, IMAGES, LABELS)
+
+
+def test_images_that_meet_in_the_network_are_noticed():
+    class Centred(PostActivation):
+        def forward(self, x):
+            return super().forward(x - x.mean(dim=0, keepdim=True))
+
+    with frozen(trained(Net(Centred())), few=IMAGES) as call:
+        assert call.deterministic
+        assert not call.independent
+
+
+def test_without_images_to_try_it_on_it_is_called_as_it_is():
+    model = trained(NETWORKS["post-activation"]())
+    with frozen(model) as call:
+        assert not isinstance(call, FrozenCall)
+
+
+def test_short_attacks_do_not_trace(monkeypatch):
+    monkeypatch.setattr(traced, "_trace", lambda _: pytest.fail("traced"))
+    IFGSM(steps=9)(trained(NETWORKS["post-activation"]()), IMAGES, LABELS)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_other_types_of_numbers(dtype):
+    model = trained(NETWORKS["post-activation"]()).to(dtype)
+    attacked = IFGSM(steps=10)(model, IMAGES.to(dtype), LABELS)
+    assert attacked.dtype == dtype
+
+
+class TestNoise:
+    def noisy(self, **options):
+        torch.manual_seed(0)
+        return feynman_kac(
+            trained(NETWORKS["post-activation"]()),
+            members=2,
+            noise=0.2,
+            generator=seeded(),
+            **options,
+        ).eval()
+
+    def test_what_comes_before_the_first_noise_is_shared(self):
+        model = self.noisy()
+        with frozen(model, few=IMAGES) as call:
+            assert not call.deterministic
+            assert call.independent
+            with torch.no_grad():
+                states = call.before_noise(IMAGES)
+                assert len(states) == 2  # one a member
+                draws = torch.stack([call.after_noise(list(states)) for _ in range(300)])
+                plain = torch.stack([model(IMAGES) for _ in range(300)])
+        assert draws.std(dim=0).min() > 0
+        error = 5 * (plain.var(dim=0) / 300 + draws.var(dim=0) / 300).sqrt()
+        assert ((draws.mean(dim=0) - plain.mean(dim=0)).abs() < error).all()
+        torch.testing.assert_close(draws.std(dim=0), plain.std(dim=0), rtol=0.3, atol=0.01)
+
+    def test_draws_that_go_together_are_different(self):
+        model = self.noisy()
+        with frozen(model, few=IMAGES) as call, torch.no_grad():
+            states = [torch.cat([state] * 2) for state in call.before_noise(IMAGES)]
+            one, two = call.after_noise(states).chunk(2)
+        assert not torch.equal(one, two)
+
+    def test_the_noise_of_the_moment(self):
+        model = self.noisy()
+        with frozen(model, few=IMAGES) as call, torch.no_grad():
+            with using_noise(model, 0.0):
+                assert call.deterministic
+                assert torch.equal(call(IMAGES), call(IMAGES))
+            assert not torch.equal(call(IMAGES), call(IMAGES))
+        set_noise(model, 0.0)
+        with frozen(model, few=IMAGES) as call:
+            assert call.deterministic
+
+    def test_seeds_fix_attacks(self):
+        results = []
+        for _ in range(2):
+            model = self.noisy()
+            results.append(IFGSM(steps=5, eot=3)(model, IMAGES, LABELS, seed=1))
+        assert torch.equal(*results)
+
+    def test_noise_over_the_batch_is_not_independent(self):
+        with frozen(self.noisy(std_over="batch"), few=IMAGES) as call:
+            assert not call.independent
+
+    def test_behind_a_normalisation(self):
+        model = Normalized(self.noisy(), mean=(0.5,) * 3, std=(0.2,) * 3)
+        with frozen(model, few=IMAGES) as call, torch.no_grad():
+            assert len(call.before_noise(IMAGES)) == 2
+            with using_noise(model, 0.0):
+                torch.testing.assert_close(call(IMAGES), model(IMAGES), rtol=1e-4, atol=1e-4)
+
+
+class TestBfloat16:
+    def test_where_answers_hold(self):
+        with frozen(trained(NETWORKS["post-activation"]()), few=IMAGES) as call:
+            assert call.holds_in_bfloat16()
+            with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+                assert call(IMAGES).dtype == torch.float32  # logits keep their bits
+
+    def test_where_they_do_not(self):
+        class Cancels(nn.Module):
+            """A small difference of large numbers."""
+
+            def __init__(self):
+                super().__init__()
+                self.head = nn.Linear(432, 4)
+
+            def forward(self, x):
+                y = x.flatten(1)
+                return self.head(1000 * ((y + 1000) - 1000))
+
+        with frozen(Cancels().eval(), few=IMAGES) as call:
+            assert isinstance(call, FrozenCall)
+            assert not call.holds_in_bfloat16()
+
+
+EPSILON = 0.008
+ATTACKS = {
+    "ifgsm": lambda **o: IFGSM(epsilon=EPSILON, steps=20, **o),
+    "pgd": lambda **o: PGD(epsilon=EPSILON, steps=20, restarts=2, **o),
+    "apgd": lambda **o: APGD(epsilon=EPSILON, steps=20, **o),
+    "targeted apgd": lambda **o: APGD(epsilon=EPSILON, steps=20, loss="targeted_dlr", **o),
+}
+
+
+class TestEarlyStop:
+    """Of images that a deterministic model gets wrong."""
+
+    def problem(self):
+        images, labels = random_problem((60, 3, 12, 12), classes=4, seed=1)
+        model = trained(NETWORKS["post-activation"]())
+        with torch.no_grad():  # labels that it mostly gets right
+            model.head.bias.sub_(model(images).mean(dim=0))
+            right = model(images).argmax(dim=1)
+        return model, images, torch.where(torch.arange(60) < 55, right, labels)
+
+    @pytest.mark.parametrize("precision", ["32", "bf16"])
+    @pytest.mark.parametrize("name", ATTACKS)
+    def test_the_same_accuracy_with_fewer_gradients(self, name, precision):
+        model, images, labels = self.problem()
+        kept = []
+        for early in (False, True):
+            attack = ATTACKS[name](early_stop=early, precision=precision)
+            result = attack.run(model, images, labels, seed=0)
+            assert (result.images - images).abs().max() <= EPSILON
+            with torch.no_grad():
+                right = (model(result.images).argmax(dim=1) == labels).sum().item()
+            kept.append((right, result.gradients))
+        (whole, all_gradients), (early, fewer) = kept
+        assert 5 < whole < 50
+        assert abs(early - whole) <= 1
+        assert fewer < 0.95 * all_gradients
+
+    def test_images_that_are_wrong_already_stay(self):
+        model, images, labels = self.problem()
+        with torch.no_grad():
+            wrong = model(images).argmax(dim=1) != labels
+        assert wrong.any()
+        attacked = ATTACKS["ifgsm"](early_stop=True)(model, images, labels)
+        assert torch.equal(attacked[wrong], images[wrong])
+
+    def test_a_model_that_may_be_random_is_attacked_to_the_end(self):
+        model, images, labels = self.problem()
+        results = [
+            ATTACKS["ifgsm"](early_stop=early).run(lambda x: model(x), images, labels)
+            for early in (False, True)
+        ]
+        assert torch.equal(results[0].images, results[1].images)
+        assert results[0].gradients == results[1].gradients
+
+    def test_by_name(self):
+        assert enresnet.create_attack("pgd10", early_stop=True).early_stop
+        with pytest.raises(TypeError, match="early_stop must be True or False, found 1"):
+            IFGSM(early_stop=1)
+        with pytest.raises(TypeError, match="early_stop is not an option of fgsm"):
+            enresnet.create_attack("fgsm", early_stop=True)
+
+
+def test_square_asks_once_a_step_of_a_network_that_it_can_follow():
+    model = trained(NETWORKS["post-activation"]())
+    with torch.no_grad():
+        labels = model(IMAGES).argmax(dim=1)
+    attack = Square(epsilon=1e-4, steps=30)
+    known = attack.run(model, IMAGES, labels, seed=0)
+    asked = attack.run(lambda x: model(x), IMAGES, labels, seed=0)
+    assert known.evaluations == 31 * len(IMAGES)
+    assert asked.evaluations > 60 * len(IMAGES)
