@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 
@@ -13,16 +15,25 @@ def plain_cnn(num_classes: int = 10, in_channels: int = 3) -> nn.Module:
     """Return a convolutional network without shortcuts and without normalisation."""
     widths = (in_channels, 32, 64, 128)
     layers: list[nn.Module] = []
-    for before, after in zip(widths, widths[1:], strict=False):
+    for before, after in pairwise(widths):
         layers += [
             nn.Conv2d(before, after, 3, padding=1),
             nn.ReLU(),
             nn.Conv2d(after, after, 3, stride=2, padding=1),
             nn.ReLU(),
         ]
-    return nn.Sequential(
-        *layers, nn.Flatten(), nn.Linear(128 * 16, 256), nn.ReLU(), nn.Linear(256, num_classes)
-    )
+    layers += [nn.Flatten(), nn.Linear(128 * 16, 256), nn.ReLU(), nn.Linear(256, num_classes)]
+    return _initialised(nn.Sequential(*layers))
+
+
+def _initialised(network: nn.Module) -> nn.Module:
+    """Draw weights that keep the size of what passes through, since no normalisation does."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    return network
 
 
 class _Block(nn.Module):
@@ -33,7 +44,6 @@ class _Block(nn.Module):
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or before != after:
             self.shortcut = nn.Conv2d(before, after, 1, stride)
-        nn.init.zeros_(self.conv2.weight)  # it starts as the shortcut alone
 
     def forward(self, x: Tensor) -> Tensor:
         """Return relu(F(x) + x)."""
@@ -54,6 +64,9 @@ class ResNetWithoutBatchNorm(nn.Module):
             _Block(128, 128, 1),
         )
         self.head = nn.Linear(128, num_classes)
+        _initialised(self)
+        for block in self.blocks:
+            nn.init.zeros_(block.conv2.weight)  # it starts as the shortcut alone
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits."""
