@@ -23,8 +23,10 @@ from enresnet.common import checks
 from enresnet.common.randomness import checked_generator
 from enresnet.models.architecture import STD_OVER, StdOver
 from enresnet.models.first_order_only import LOOPS, first_only
+from enresnet.models.noise_operators import draw_key, in_one_piece, inject, is_dense
 
 DEFAULT_NOISE = 0.1
+_COMPILED = ("compiled", 0)  # where the draws of compiled code stand, among those of devices
 
 
 class NoiseStream:
@@ -37,24 +39,35 @@ class NoiseStream:
     :func:`seed_noise` gives it others; an ensemble lets its members draw from one stream. One seed
     gives the same noise for the same calls in the same memory format; a network inside
     :func:`~enresnet.models.frozen.frozen` draws other numbers than its ``forward``.
+
+    Attributes:
+        source: The generator that it was given, or its own.
+        compiled: Where the draws of compiled code stand, which cannot ask a generator: it starts
+            from where that stands when the stream is made or seeded.
     """
 
     def __init__(self, generator: torch.Generator | None = None) -> None:
         self.source = checked_generator(generator)
         self._on_device = {_place(self.source.device): self.source}
+        self.compiled = torch.tensor(self.source.initial_seed() & (2**63 - 1))
 
     def get_state(self) -> dict[tuple[str, int], Tensor]:
         """Return where the stream stands, on each of its devices."""
-        return {place: generator.get_state() for place, generator in self._on_device.items()}
+        found = {place: generator.get_state() for place, generator in self._on_device.items()}
+        return {**found, _COMPILED: self.compiled.clone()}
 
     def set_state(self, state: dict[tuple[str, int], Tensor]) -> None:
         """Put the stream where :meth:`get_state` found it."""
         for place, value in state.items():
-            self._on_device[place].set_state(value)
+            if place == _COMPILED:
+                self.compiled.copy_(value)
+            else:
+                self._on_device[place].set_state(value)
 
     def manual_seed(self, seed: int) -> None:
         """Start the stream anew, on each of its devices."""
         self.source.manual_seed(seed)
+        self.compiled.fill_(seed & (2**63 - 1))
         own = _place(self.source.device)
         self._on_device = {own: self.source}  # others are seeded by the first when they are needed
 
@@ -62,7 +75,7 @@ class NoiseStream:
         """Return N(0, 1) draws in the shape, type, device and memory format of ``x``."""
         generator = self._generator(x.device)
         draws = torch.empty_like(x)
-        if native.supports(draws) and _is_dense(draws):
+        if native.supports(draws) and is_dense(draws):
             native.call("normal", draws, draws, draws.numel(), _draw_seed(generator))
             return draws
         return draws.normal_(generator=generator)
@@ -138,11 +151,17 @@ def inject_noise(
     checks.choice("std_over", std_over, STD_OVER)
     if not x.is_floating_point() or x.ndim < 2:
         raise ValueError(f"x must be floating point, N x ..., found {x.dtype} {tuple(x.shape)}")
-    if noise == 0:
-        return x
     if generator is None:
         generator = _shared_stream
     stream = generator if isinstance(generator, NoiseStream) else NoiseStream(generator)
+    return _injected(x, noise, std_over, stream)
+
+
+def _injected(x: Tensor, noise: float, std_over: StdOver, stream: NoiseStream) -> Tensor:
+    if noise == 0:
+        return x
+    if torch.compiler.is_compiling():
+        return _compiled(x, noise, std_over, stream)
     if std_over == "example" and native.supports(x):
         injected: Tensor = _Inject.apply(x, noise, stream.key())  # type: ignore[no-untyped-call]
         return injected
@@ -150,12 +169,20 @@ def inject_noise(
     return torch.addcmul(x, std, stream.normal_like(x), value=noise)
 
 
+def _compiled(x: Tensor, noise: float, std_over: StdOver, stream: NoiseStream) -> Tensor:
+    """Return the same by operators that torch.compile and torch.export see through."""
+    key = draw_key(stream.compiled)
+    rows = x if std_over == "example" else x.reshape(1, -1)
+    noisy: Tensor = inject(rows, key, noise)[0]
+    return noisy.view_as(x)
+
+
 class _Inject(torch.autograd.Function):
     """x + noise * std(x) * N(0, I) for each example, by the loops in C."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, noise: float, key: int) -> Tensor:
-        x = x if _is_dense(x) else x.contiguous()
+        x = in_one_piece(x)
         y = torch.empty_like(x)
         mean, deviation = torch.empty(2, len(x), dtype=torch.float32, device="cpu")
         count = x[0].numel() if len(x) else 0
@@ -173,13 +200,6 @@ class _Inject(torch.autograd.Function):
         count = x[0].numel() if len(x) else 0
         native.call("inject_backward", x, gradient, x, y, result, len(x), count, mean, deviation)
         return result, None, None
-
-
-def _is_dense(x: Tensor) -> bool:
-    """Return whether examples lie one after the other, each in one piece."""
-    if x.is_contiguous():
-        return True
-    return x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
 
 
 def standard_deviation(x: Tensor, dim: tuple[int, ...]) -> Tensor:
@@ -241,6 +261,8 @@ class NoiseInjection(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x + noise * std(x) * N(0, I)."""
+        if torch.compiler.is_compiling():  # which cannot follow what checks arguments
+            return _injected(x, self.noise, self.std_over, self.stream)
         return inject_noise(x, self.noise, std_over=self.std_over, generator=self.stream)
 
     def extra_repr(self) -> str:
