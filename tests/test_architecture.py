@@ -21,10 +21,22 @@ ROOMS = [
     "training",
     "pde",
     "report",
+    "publish",
     "paper",
     "cli",
 ]
-DOORS = ["", "data", "models", "attacks", "evaluation", "training", "pde", "report", "paper"]
+DOORS = [
+    "",
+    "data",
+    "models",
+    "attacks",
+    "evaluation",
+    "training",
+    "pde",
+    "report",
+    "publish",
+    "paper",
+]
 
 
 class House:

@@ -20,7 +20,7 @@ from enresnet.models import ResNet
 from problems import seeded
 
 ROOMS = ["data", "models", "models.frozen", "attacks", "evaluation", "training", "pde", "report"]
-ROOMS += ["paper"]
+ROOMS += ["publish", "paper"]
 
 # These take seconds to a minute each.
 SLOW = {

@@ -25,6 +25,7 @@ def command(
     epsilon: Ratio | None = None,
     mean: tuple[float, ...] = (),
     std: tuple[float, ...] = (),
+    trust_code: bool = False,
     draws: int = 10,
     queries: int = 300,
     checkpoint: str = "best",
@@ -51,6 +52,7 @@ def command(
         mean: For a model of your own, module.path:name: the mean to subtract from images in [0, 1],
             one number per channel or one for all.
         std: The standard deviation to divide by afterwards, in the same form.
+        trust_code: Import and run the code that a run names as its network, module.path:name.
         draws: Predictions per image over which a noisy model is scored.
         queries: Steps of the search without gradients.
         checkpoint: Which network of a run: best or last.
@@ -66,7 +68,7 @@ def command(
     check_outputs(json, picture=picture)
     if eot is not None:
         checks.integer("eot", eot, low=1)
-    source = open_model(model, checkpoint=checkpoint, mean=mean, std=std)
+    source = open_model(model, checkpoint=checkpoint, mean=mean, std=std, trust_code=trust_code)
     journals = evaluation.Journals(source.folder / JOURNAL, restart=restart)
     name, images = source.images(data)
     options = evaluation.EvaluationOptions(draws, batch_size, limit, seed, journals)
@@ -77,8 +79,8 @@ def command(
             epsilon=source.epsilon if epsilon is None else epsilon,
             eot=eot,
             queries=queries,
-            oracles={other: open_model(other).model for other in oracle},
-            natural=None if natural is None else open_model(natural).model,
+            oracles={other: open_model(other, trust_code=trust_code).model for other in oracle},
+            natural=None if natural is None else open_model(natural, trust_code=trust_code).model,
         )
     facts = {
         "model": source.name,

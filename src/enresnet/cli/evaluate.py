@@ -35,6 +35,7 @@ def command(
     budget: int = 1000,
     mean: tuple[float, ...] = (),
     std: tuple[float, ...] = (),
+    trust_code: bool = False,
     noise: float | None = None,
     average: Literal["logits", "probabilities"] | None = None,
     paths: int | None = None,
@@ -72,6 +73,7 @@ def command(
         mean: For a model of your own, module.path:name: the mean to subtract from images in [0, 1],
             one number per channel or one for all.
         std: The standard deviation to divide by afterwards, in the same form.
+        trust_code: Import and run the code that a run names as its network, module.path:name.
         noise: Noise of our networks, if different from that in training; 0 switches it off.
         average: Average an ensemble's logits, or its probabilities; by default as it was trained.
         paths: Noisy passes of every member averaged inside one prediction; 1 by default.
@@ -96,7 +98,9 @@ def command(
     strength.check()
     if png and save is None:
         raise ValueError("--png is for --save: it says how the attacked images are kept")
-    source = open_model(model, checkpoint=checkpoint, out=out, mean=mean, std=std)
+    source = open_model(
+        model, checkpoint=checkpoint, out=out, mean=mean, std=std, trust_code=trust_code
+    )
     source = source.varied(noise=noise, average=average, paths=paths)
     source.record.check()
     name, images = source.images(data, size=size, gray=gray)

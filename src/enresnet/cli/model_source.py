@@ -20,6 +20,8 @@ from enresnet.training import Run
 from enresnet.training.run import CHECKPOINTS
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from enresnet.data import Images
     from enresnet.models.ensemble import Average
 
@@ -59,6 +61,22 @@ class ModelSource:
         if images.origin and first_process():
             print(f"test images: {len(images)}, {images.origin}", file=sys.stderr)
         return name, images
+
+    def example(self, data: str | None, size: int | None) -> Tensor:
+        """Return two images of the shape that the model takes: of the data, or of this size."""
+        import torch
+
+        if size is None:
+            return self.images(data)[1].batch(slice(2))[0]
+        module = self.model if isinstance(self.model, torch.nn.Module) else None
+        first = (
+            None
+            if module is None
+            else next((m for m in module.modules() if isinstance(m, torch.nn.Conv2d)), None)
+        )
+        channels = 3 if first is None else first.in_channels
+        side = checks.integer("size", size, low=1)
+        return torch.rand(2, channels, side, side, generator=torch.Generator().manual_seed(0))
 
     def _find_images(self, data: str | None, size: int | None, gray: bool) -> tuple[str, Images]:
         if self.run is not None and (data is None or self._trained_within(Path(data))):
@@ -144,11 +162,13 @@ def open_model(
     out: Path | None = None,
     mean: tuple[float, ...] = (),
     std: tuple[float, ...] = (),
+    trust_code: bool = False,
 ) -> ModelSource:
     """Return what ``source`` names.
 
     A run's folder, weights that come with the package, a safetensors file, or module.path:name,
-    which is given images normalised by ``mean`` and ``std``.
+    which is given images normalised by ``mean`` and ``std``. Code that a run or a file names runs
+    with ``trust_code`` alone.
     """
     path = Path(source)
     if bool(mean) != bool(std):
@@ -162,7 +182,9 @@ def open_model(
         run = Run.open(path)
         return ModelSource(
             name=run.config.model,
-            model=run.load(checks.choice("checkpoint", checkpoint, CHECKPOINTS)),
+            model=run.load(
+                checks.choice("checkpoint", checkpoint, CHECKPOINTS), trust_code=trust_code
+            ),
             source=source,
             data=run.config.data,
             epsilon=run.config.recipe.epsilon,
@@ -185,7 +207,7 @@ def open_model(
     if checkpoint != "best":
         raise ValueError(f"--checkpoint is for runs; {source} is not a run")
     if path.is_file() or source.endswith(".safetensors"):
-        model: Callable[..., Any] = models.load_model(path)
+        model: Callable[..., Any] = models.load_model(path, trust_code=trust_code)
         name = path.stem
     elif is_code_name(source):
         model, name = import_model(source), source.replace(":", ".")

@@ -25,6 +25,7 @@ def command(
     strength: Annotated[AttackOptions, Flat],
     mean: tuple[float, ...] = (),
     std: tuple[float, ...] = (),
+    trust_code: bool = False,
     draws: int = 10,
     limit: int | None = None,
     batch_size: int = 128,
@@ -50,6 +51,7 @@ def command(
         mean: For a model of your own, module.path:name: the mean to subtract from images in [0, 1],
             one number per channel or one for all.
         std: The standard deviation to divide by afterwards, in the same form.
+        trust_code: Import and run the code that a run names as its network, module.path:name.
         draws: Predictions per image over which a noisy model is scored.
         limit: Use only the first LIMIT test images.
         batch_size: Images per batch.
@@ -72,7 +74,9 @@ def command(
             "--mean and --std are for models of your own, module.path:name; none is given"
         )
     # Opened twice where they are both: an oracle and a target draw from streams of their own.
-    oracles, judges = (_opened(names, mean, std) for names in (matrix or oracle, matrix or target))
+    oracles, judges = (
+        _opened(names, mean, std, trust_code) for names in (matrix or oracle, matrix or target)
+    )
     sources = {**oracles, **judges}
     first = next(iter(judges.values()))
     name, images = first.images(data)
@@ -132,11 +136,16 @@ def command(
 
 
 def _opened(
-    sources: tuple[str, ...], mean: tuple[float, ...], std: tuple[float, ...]
+    sources: tuple[str, ...],
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    trust_code: bool,
 ) -> dict[str, ModelSource]:
     """Return the models by name: that of the network, or the folder's if two share one."""
     opened = [
-        open_model(source, mean=mean, std=std) if is_own(source) else open_model(source)
+        open_model(source, mean=mean, std=std)
+        if is_own(source)
+        else open_model(source, trust_code=trust_code)
         for source in sources
     ]
     names = [source.name for source in opened]

@@ -1,0 +1,66 @@
+"""``enresnet export RUN``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from enresnet.cli.model_source import open_model
+from enresnet.cli.output import check_outputs, say
+
+
+def command(
+    model: tyro.conf.Positional[str],
+    *,
+    format: Literal["onnx", "pt2"] = "onnx",
+    noise: Literal["off", "input", "drawn"] = "off",
+    out: Path | None = None,
+    data: str | None = None,
+    size: int | None = None,
+    checkpoint: str = "best",
+    trust_code: bool = False,
+) -> None:
+    """Write a trained network to a file that other runtimes load, and try the file.
+
+    It takes images in [0, 1], N x C x H x W for any N, and gives logits.
+
+    Args:
+        model: A run's folder, a safetensors file, or the name of weights in the package.
+        format: onnx, or pt2 for torch.export.
+        noise: off leaves the noise out; input takes it as a second input of standard normal
+            numbers, so that answers can be repeated; drawn lets the runtime draw it in every call.
+        out: The file; by default MODEL.onnx or MODEL.pt2 in the run's folder, or here.
+        data: Take the shape of these images, a name or a folder; by default the run's own.
+        size: Or of squares with this side in pixels.
+        checkpoint: Of a run: best or last.
+        trust_code: Import and run the code that a run names as its network, module.path:name.
+    """
+    import torch
+
+    from enresnet.publish import export_model
+
+    source = open_model(model, checkpoint=checkpoint, trust_code=trust_code)
+    network = source.model
+    if not isinstance(network, torch.nn.Module):
+        raise TypeError(f"{model} must be a network, found {type(network).__name__}")
+    if out is None:
+        folder = Path() if source.run is None else source.run.folder
+        out = folder / f"{source.name.replace(':', '-')}.{format}"
+    check_outputs(out)
+    example = source.example(data, size)
+    written = export_model(
+        network, out, format=format, noise=noise, example=example, classes=source.classes
+    )
+    shape = " x ".join(map(str, example.shape[1:]))
+    inputs = f"images, N x {shape} in [0, 1]"
+    if written.numbers:
+        inputs += f", and noise, N x {written.numbers} standard normal numbers"
+    if written.difference is None:
+        tried = "not tried: onnxruntime is not installed, pip install 'enresnet[export]'"
+    elif noise == "drawn":
+        tried = "tried: it runs, and draws its noise in every call"
+    else:
+        tried = f"tried: its logits are the network's, but for {written.difference:.1e} of them"
+    say(f"{written.path} takes {inputs}; {tried}")
