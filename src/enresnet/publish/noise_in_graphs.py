@@ -14,8 +14,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from enresnet.models import NoiseInjection
 from enresnet.models.interface import logits_of
-from enresnet.models.noise import NoiseInjection, noise_modules, standard_deviation
+from enresnet.models.noise import noise_modules, standard_deviation
 
 ExportedNoise = Literal["off", "input", "drawn"]
 """What becomes of a model's noise in an exported graph."""
