@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from enresnet.models import NoiseInjection
 from enresnet.models.interface import logits_of
-from enresnet.models.noise import noise_modules, standard_deviation
+from enresnet.models.noise import noise_modules
 
 ExportedNoise = Literal["off", "input", "drawn"]
 """What becomes of a model's noise in an exported graph."""
@@ -36,7 +36,10 @@ class _Place(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return x + noise * std(x) * n."""
         dims = tuple(range(self.std_over == "example", x.ndim))
-        return x + self.noise * standard_deviation(x, dims) * self._draw(x)
+        deviation = x - x.mean(dims, keepdim=True)
+        # A mean, not a norm over a root: the number of images is not known in the graph.
+        std = deviation.square().mean(dims, keepdim=True).sqrt()
+        return x + self.noise * std * self._draw(x)
 
 
 class _Feed:
