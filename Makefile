@@ -34,8 +34,10 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist lo
 test: $(STAMP)
 	$(PYTEST)
 
+# timm and torchvision ask for a torch of their own, with gigabytes for GPUs; ours will do.
 test-all: $(STAMP)
-	$(PIP) --editable '.[dev,bench]'
+	$(PIP) --editable '.[dev,bench,export,networks]'
+	$(PIP) --no-deps timm torchvision
 	$(PYTEST) -m ''
 
 # Speed side by side with others, an hour on two cores. BENCH takes other options, such as

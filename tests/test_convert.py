@@ -307,3 +307,17 @@ def test_it_survives_copies_and_state_dicts():
 def test_bad_input(arguments, message):
     with pytest.raises((TypeError, ValueError), match=message):
         feynman_kac(**{"model": Net(Block()), **arguments})
+
+
+def test_what_a_parent_asks_a_block_for_survives_a_copy():
+    class Wide(Block):
+        def __init__(self):
+            super().__init__()
+            self.scale = 2.0
+
+    class Asks(Net):
+        def forward(self, images):
+            return self.blocks[0].scale * super().forward(images)
+
+    model = feynman_kac(Asks(Wide()), members=1, noise=0.0).eval()
+    torch.testing.assert_close(copy.deepcopy(model)(IMAGES), model(IMAGES))

@@ -210,7 +210,8 @@ class TestOnnx:
         code = (
             "import onnxruntime, numpy, sys; "
             f"session = onnxruntime.InferenceSession({str(written.path)!r}); "
-            "print(session.run(None, {'images': numpy.eye(8, dtype='float32').reshape(1, 1, 8, 8)})[0].tolist())"
+            "images = numpy.eye(8, dtype='float32').reshape(1, 1, 8, 8); "
+            "print(session.run(None, {'images': images})[0].tolist())"
         )
         said = {
             subprocess.run(

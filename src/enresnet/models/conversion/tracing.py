@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.fx.graph_module import _USER_PRESERVED_ATTRIBUTES_KEY
 
 from enresnet.models.noise import NoiseInjection
 
@@ -107,9 +108,14 @@ def additions(graph: fx.Graph) -> list[fx.Node]:
 def replaced(root: nn.Module, name: str, module: nn.Module, graph: fx.Graph) -> nn.Module:
     """Return the network with a module whose ``forward`` is now that of the graph."""
     new = fx.GraphModule(module, graph, type(module).__name__)
-    for key, value in vars(module).items():  # what its parent may ask it for
-        if key not in vars(new) and not key.startswith("_"):
-            setattr(new, key, value)
+    asked = {  # what its parent may ask it for
+        key: value
+        for key, value in vars(module).items()
+        if key not in vars(new) and not key.startswith("_")
+    }
+    for key, value in asked.items():
+        setattr(new, key, value)
+    new.meta[_USER_PRESERVED_ATTRIBUTES_KEY] = asked  # or a copy would lose them
     for key, child in module.named_children():  # those that its forward does not call
         if key not in dict(new.named_children()):
             new.add_module(key, child)

@@ -101,13 +101,14 @@ def _trace(network: nn.Module) -> fx.Graph:
         shared = {id(t): t for t in (*network.parameters(), *network.buffers())}
         try:
             copied = copy.deepcopy(network, shared)
+            before = [_remembered(module) for module in copied.modules()]
             graphs.append(_Tracer().trace(_Logits(copied)))
         except Exception as error:  # anything may go wrong where a proxy stands for a tensor
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise _UnsuitableError(f"its forward cannot be traced ({reason})") from error
-        for before, after in zip(network.modules(), copied.modules(), strict=True):
-            if _remembers(before, after):
-                raise _UnsuitableError(f"the forward of {type(before).__name__} changes the module")
+        for then, module in zip(before, copied.modules(), strict=True):
+            if then != _remembered(module):
+                raise _UnsuitableError(f"the forward of {type(module).__name__} changes the module")
     if str(graphs[0]) != str(graphs[1]):
         raise _UnsuitableError("its forward is not the same each time")
     graph = graphs[0]
@@ -119,18 +120,18 @@ def _trace(network: nn.Module) -> fx.Graph:
     return graph
 
 
-def _remembers(before: nn.Module, after: nn.Module) -> bool:
-    """Return whether a module was changed by its own forward, as far as plain values tell."""
-    one, two = ({k: v for k, v in vars(m).items() if k[0] != "_"} for m in (before, after))
-    return one.keys() != two.keys() or any(not _alike(one[k], two[k]) for k in one)
-
-
-def _alike(one: Any, two: Any) -> bool:
-    if isinstance(one, list | tuple | set | dict):
-        return type(one) is type(two) and len(one) == len(two)
-    if isinstance(one, int | float | str | None):
-        return type(one) is type(two) and one == two
-    return type(one) is type(two)
+def _remembered(module: nn.Module) -> dict[str, Any]:
+    """Return what a forward may change in a module, as far as plain values tell."""
+    found: dict[str, Any] = {}
+    for name, value in vars(module).items():
+        if name.startswith("_"):
+            continue
+        if isinstance(value, list | tuple | set | dict):
+            found[name] = (type(value), len(value))
+        else:
+            simple = isinstance(value, int | float | str | None)
+            found[name] = (type(value), value if simple else None)
+    return found
 
 
 @dataclass(frozen=True)
