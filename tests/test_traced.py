@@ -426,3 +426,18 @@ def test_square_asks_once_a_step_of_a_network_that_it_can_follow():
     asked = attack.run(lambda x: model(x), IMAGES, labels, seed=0)
     assert known.evaluations == 31 * len(IMAGES)
     assert asked.evaluations > 60 * len(IMAGES)
+
+
+def test_what_is_made_of_weights_alone_is_no_state():
+    class Scaled(PostActivation):
+        def __init__(self):
+            super().__init__()
+            self.gamma = nn.Parameter(torch.rand(8))
+
+        def forward(self, x):
+            return x + super().forward(x) * self.gamma.reshape(1, -1, 1, 1)
+
+    model = feynman_kac(trained(Net(Scaled(), Scaled())), members=1, noise=0.2, example=IMAGES)
+    with frozen(model.eval(), few=IMAGES) as call, torch.no_grad():
+        states = call.before_noise(IMAGES)
+        assert [len(state) for state in states] == [len(IMAGES)]

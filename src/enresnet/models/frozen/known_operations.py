@@ -79,7 +79,10 @@ def unknown_in(graph: fx.Graph, root: nn.Module) -> str:
             if type(module) not in MODULES and not isinstance(module, NoiseInjection):
                 return f"a module {type(module).__name__}"
         elif node.op == "call_function":
-            if node.target not in FUNCTIONS:
+            if _is_stochastic_depth(node.target):
+                if _flag(node, "training", 3):
+                    return "stochastic depth that is never off"
+            elif node.target not in FUNCTIONS:
                 return f"the function {getattr(node.target, '__name__', node.target)}"
             if node.target in _DROPS and _flag(node, "training", 2):
                 return "dropout that is never off"
@@ -95,6 +98,12 @@ def unknown_in(graph: fx.Graph, root: nn.Module) -> str:
         elif node.op == "get_attr" and node.target not in own:
             return "a tensor that it makes anew in every call"
     return ""
+
+
+def _is_stochastic_depth(target: Any) -> bool:
+    """Return whether a function is torchvision's, which a tracer does not enter."""
+    place = getattr(target, "__module__", "")
+    return place == "torchvision.ops.stochastic_depth" and target.__name__ == "stochastic_depth"
 
 
 def _changes_in_place(node: fx.Node, root: nn.Module) -> bool:

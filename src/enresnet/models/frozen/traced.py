@@ -386,7 +386,10 @@ def _attribute(root: nn.Module, target: str) -> Tensor:
 def _taken_apart(whole: fx.GraphModule) -> _Parts | None:
     """Return the two parts of a network, cut at its first noise; None where it has none."""
     noisy: set[fx.Node] = set()
+    seen: set[fx.Node] = set()  # what depends on the images; all else is made of weights alone
     for node in whole.graph.nodes:
+        if node.op == "placeholder" or any(source in seen for source in node.all_input_nodes):
+            seen.add(node)
         own = node.op == "call_module" and isinstance(
             whole.get_submodule(str(node.target)), NoiseInjection
         )
@@ -399,7 +402,7 @@ def _taken_apart(whole: fx.GraphModule) -> _Parts | None:
     cut = [
         node
         for node in nodes
-        if node not in noisy and node.op != "get_attr" and any(user in noisy for user in node.users)
+        if node in seen and node not in noisy and any(user in noisy for user in node.users)
     ]
     before, after = fx.Graph(), fx.Graph()
     first: dict[fx.Node, fx.Node] = {}
@@ -410,8 +413,8 @@ def _taken_apart(whole: fx.GraphModule) -> _Parts | None:
                 second[node] = after.node_copy(node, lambda n: second[n])
         else:
             first[node] = before.node_copy(node, lambda n: first[n])
-            if node.op == "get_attr":
-                second[node] = after.node_copy(node)
+            if node not in seen:
+                second[node] = after.node_copy(node, lambda n: second[n])
     before.output(tuple(first[node] for node in cut))
     after.output(second[output.args[0]])
     made = [fx.GraphModule(whole, graph).eval() for graph in (before, after)]
