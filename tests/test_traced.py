@@ -440,4 +440,4 @@ def test_what_is_made_of_weights_alone_is_no_state():
     model = feynman_kac(trained(Net(Scaled(), Scaled())), members=1, noise=0.2, example=IMAGES)
     with frozen(model.eval(), few=IMAGES) as call, torch.no_grad():
         states = call.before_noise(IMAGES)
-        assert [len(state) for state in states] == [len(IMAGES)]
+        assert {len(state) for state in states} == {len(IMAGES)}
