@@ -66,6 +66,7 @@ class Images:
         classes: The names of the classes.
         levels: The value of white in uint8 pixels; 255 by default, 16 for the digits.
         origin: Where the images of a folder come from, in words; empty by default.
+        name: What the images are called in results, such as digits; empty by default.
 
     Shape:
         - pixels: N x C x H x W
@@ -87,6 +88,7 @@ class Images:
     classes: tuple[str, ...]
     levels: int = 255
     origin: str = ""
+    name: str = ""
 
     def __post_init__(self) -> None:
         if len(self.pixels.shape) != 4 or len(self.pixels) != len(self.labels):

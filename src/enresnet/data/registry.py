@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ class DataSet:
     :func:`load_data` finds one by name; :meth:`of` makes one of other datasets.
 
     Attributes:
-        name: Its name, in results.
+        name: Its name, in results; :meth:`of` gives it to the images too.
         train: The training images.
         validation: The validation images, which select the network to keep.
         test: The test images.
@@ -78,6 +78,9 @@ class DataSet:
             train, validation = train.split(max(1, len(train) // 10))
         elif not isinstance(validation, Images):
             validation = from_dataset(validation)
+        train, validation, test = (
+            replace(part, name=part.name or name) for part in (train, validation, test)
+        )
         return cls(name, train, validation, test, augmentation)
 
     def __repr__(self) -> str:
@@ -145,8 +148,10 @@ def load_test_images(
     """
     if os.fspath(name) not in NAMES and is_folder(name):
         if is_adversarial_set(Path(name)):
-            return load_adversarial_set(Path(name))
-        return load_test_folder(Path(name), size=32 if size is None else size, gray=gray)
+            found = load_adversarial_set(Path(name))
+        else:
+            found = load_test_folder(Path(name), size=32 if size is None else size, gray=gray)
+        return replace(found, name=os.fspath(name))
     return load_data(name, size=size, gray=gray).test
 
 

@@ -68,7 +68,7 @@ class TransferMatrix:
     def evaluation(self, oracle: str = OWN, target: str = OWN) -> Evaluation:
         """Return what is found of one target, under the attacks on one oracle."""
         robust = {name: cells[oracle, target] for name, cells in self.robust.items()}
-        return Evaluation(self.natural[target], robust)
+        return Evaluation(self.natural[target], robust, model=target)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row of plain numbers for each accuracy, clean images first, for a data frame.

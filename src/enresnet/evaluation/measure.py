@@ -88,7 +88,8 @@ def evaluate(
     )
     known = None if natural is None else {OWN: natural}
     named = named_attacks(attacks, seed, epsilon=epsilon)
-    return Session.open(model, dataset, options).measure(named, natural=known).evaluation()
+    session = Session.open(model, dataset, options)
+    return session.evaluation(session.measure(named, natural=known))
 
 
 def transfer(
@@ -150,7 +151,7 @@ def transfer(
     session = Session.between({OWN: oracle}, {OWN: target}, dataset, options)
     known = None if natural is None else {OWN: natural}
     named = named_attacks(attacks, seed, epsilon=epsilon)
-    return session.measure(named, natural=known).evaluation()
+    return session.evaluation(session.measure(named, natural=known))
 
 
 def transfer_matrix(

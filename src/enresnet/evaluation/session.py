@@ -28,6 +28,7 @@ from enresnet.evaluation.piece import Result
 from enresnet.evaluation.runner import Runner
 from enresnet.evaluation.seeding import own_streams
 from enresnet.models.interface import Model
+from enresnet.models.registry import name_of
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Session:
     Example::
 
         session = Session.open(model, (images, labels), EvaluationOptions(draws=2, seed=0))
-        first = session.measure("fgsm").evaluation()
+        first = session.evaluation(session.measure("fgsm"))
         print(session.complete({"pgd": PGD(steps=2)}, {"natural": first.natural}))
     """
 
@@ -114,6 +115,11 @@ class Session:
         with self.options.resumable():
             return self._measure(attacks, natural)
 
+    def evaluation(self, found: TransferMatrix) -> Evaluation:
+        """Return what :meth:`measure` found of the only target, with its name and the images'."""
+        model, data = name_of(self.targets[OWN]), self.data.name or None
+        return replace(found.evaluation(), model=model, data=data)
+
     def complete(self, attacks: Mapping[str, Attack], known: Mapping[str, Accuracy]) -> Evaluation:
         """Return the accuracies of the session's model under all ``attacks``, in their order.
 
@@ -122,9 +128,9 @@ class Session:
         new = {name: attack for name, attack in attacks.items() if name not in known}
         natural = {OWN: known[NATURAL]} if NATURAL in known else None
         if natural is None or new:
-            result = self.measure(new, natural=natural).evaluation()
+            result = self.evaluation(self.measure(new, natural=natural))
         else:
-            result = Evaluation(known[NATURAL], {})
+            result = self.evaluation(TransferMatrix(natural, {}))
         return replace(result, robust={name: {**known, **result.robust}[name] for name in attacks})
 
     def _measure(self, attacks: Attacks, known: Mapping[str, Accuracy] | None) -> TransferMatrix:
