@@ -165,7 +165,9 @@ def test_a_diagnosis_prints_and_is_kept(model):
     assert "many steps beat one" in " ".join(str(found).split())
     assert all(check.meaning in str(found) for check in found.warnings)
     assert found._repr_html_().count("<tr>") == 1 + len(found.rows())
-    assert {row["verdict"] for row in found.rows()} <= {"pass", "warn", "skipped"}
+    assert {row["verdict"] for row in found.rows()} <= {"pass", "warn", "undecided", "skipped"}
+    assert found.undecided  # four images
+    assert all(row["reason"] for row in found.rows() if row["verdict"] == "undecided")
 
 
 def test_data_shows_itself_in_a_line():

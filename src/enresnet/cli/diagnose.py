@@ -37,6 +37,8 @@ def command(
 ) -> int:
     """Look for signs that a model only hides its gradient; exit code 1 if there is one.
 
+    A check is undecided where so few images could not have told, whatever was found.
+
     Results are kept in a journal in the run's folder while they come: killed, the same command goes
     on where it stopped.
 

@@ -95,6 +95,11 @@ class Diagnosis:
         return [check for check in self.checks if check.verdict == "warn"]
 
     @property
+    def undecided(self) -> list[MaskingCheck]:
+        """The checks that could not have warned, as on a few images: they say nothing."""
+        return [check for check in self.checks if check.verdict == "undecided"]
+
+    @property
     def caption(self) -> str:
         """How strong the attacks were."""
         return f"epsilon = {brief(self.epsilon)}, EOT over {self.eot}."
@@ -103,16 +108,26 @@ class Diagnosis:
         """Return a row for each check, for a data frame.
 
         Returns:
-            Rows with ``check``, ``figure``, ``verdict`` and ``meaning``; see :class:`MaskingCheck`.
+            Rows with ``check``, ``figure``, ``verdict``, ``meaning`` and ``reason``; see
+            :class:`MaskingCheck`.
         """
         return [
-            {"check": c.name, "figure": c.figure, "verdict": c.verdict, "meaning": c.meaning}
+            {
+                "check": c.name,
+                "figure": c.figure,
+                "verdict": c.verdict,
+                "meaning": c.meaning,
+                "reason": c.reason,
+            }
             for c in self.checks
         ]
 
     def table(self) -> list[Row]:
-        """Return each check with its figure and verdict, as rows of words."""
-        return [{"check": c.name, "figure": c.figure, "verdict": c.verdict} for c in self.checks]
+        """Return each check with its figure and verdict, as rows of words.
+
+        Where it is undecided, the figure is followed by the reason.
+        """
+        return [{"check": c.name, "figure": c.told, "verdict": c.verdict} for c in self.checks]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON."""
@@ -166,7 +181,8 @@ def diagnose(
             that always answers the same, else 5.
         draws: Predictions that every image is scored over; 10 by default, 1 for a deterministic
             model.
-        limit: Use only the first so many images, two at least; None, the default, for all.
+        limit: Use only the first so many images, two at least; None, the default, for all. Checks
+            that compare two attacks need six that are right when clean.
         batch_size: Images that meet the model at once; 128 by default.
         queries: Steps of the search without gradients; 300 by default.
         oracles: Other models, by name, whose adversarial images are tried on it; by default none.
@@ -180,7 +196,8 @@ def diagnose(
         - dataset, as a pair: images N x C x H x W, labels N
 
     Returns:
-        All checks, those that warn under ``.warnings``, and two curves. It prints as a table.
+        All checks, those that warn under ``.warnings``, those that so few images cannot decide
+        under ``.undecided``, and two curves. It prints as a table.
 
     Raises:
         ValueError, TypeError: An argument is not what it should be, or the model does not fit the
@@ -228,19 +245,24 @@ def diagnose_session(
             one = measured.under(FGSM(epsilon=radius, eot=eot))
         except NoGradientError:
             return _of(measured, [*odd, answers.no_gradient(measured, queries)], {}, {})
-        if measured.natural is not None:
-            warn_of_chance(OWN, measured.natural, data)
+        warn_of_chance(OWN, measured.natural, data)
         many = measured.iterative(20)
         steps = {number: one if number == 1 else measured.iterative(number) for number in STEPS}
         curve = {size: measured.iterative(20, size) for size in _radii(radius)}
         found = [
             *odd,
-            answers.many_steps(one, many),
+            answers.many_steps(measured, one, many),
             *answers.black_box(measured, many, queries),
             *(answers.blind(measured, name, oracle, many) for name, oracle in oracles.items()),
             *([] if oracles else [answers.SKIPPED_BLIND]),
-            answers.unbounded(curve),
-            answers.effort("more steps stop helping", "100 steps rather than 20", many, steps[100]),
+            answers.unbounded(measured, curve),
+            answers.effort(
+                "more steps stop helping",
+                "100 steps rather than 20",
+                measured.natural,
+                many,
+                steps[100],
+            ),
             *answers.more_of_the_rest(measured, eot),
             *answers.slope(measured),
             answers.SKIPPED_NATURAL

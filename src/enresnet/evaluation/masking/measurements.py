@@ -30,8 +30,14 @@ class Measurements:
         self.session, self.epsilon, self.eot = session, epsilon, eot
         self.model, self.data, self.options = session.targets[OWN], session.data, session.options
         self.advance: Any = lambda _: None
-        self.natural: Accuracy | None = None
+        self._natural: Accuracy | None = None
         self._known: dict[str, Accuracy] = {}
+
+    @property
+    def natural(self) -> Accuracy:
+        """The accuracy on clean images, which the first measurement finds."""
+        assert self._natural is not None
+        return self._natural
 
     def under(self, attack: Attack, oracle: Model | None = None) -> Accuracy:
         """Return the accuracy under an attack, measured once."""
@@ -50,8 +56,8 @@ class Measurements:
             journal = journal.within(repr(place))
         options = replace(self.options, journal=journal, warn=False, progress=False)
         result = self.session.of(oracle, target, options).measure(attack).evaluation()
-        if self.natural is None and target is self.model:
-            self.natural = result.natural
+        if self._natural is None and target is self.model:
+            self._natural = result.natural
         self.advance(1)
         return result
 
