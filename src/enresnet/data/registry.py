@@ -144,7 +144,7 @@ def load_test_images(
 
     Example::
 
-        inputs, numbers = load_test_images("digits").batch(slice(0, 100))
+        inputs, numbers = load_test_images("digits")[:100]
     """
     if os.fspath(name) not in NAMES and is_folder(name):
         if is_adversarial_set(Path(name)):
@@ -191,7 +191,7 @@ def load_data(
     Example::
 
         data = load_data("digits")
-        images, labels = data.test.batch(slice(0, 100))  # N x 1 x 8 x 8 in [0, 1]
+        images, labels = data.test[:100]  # N x 1 x 8 x 8 in [0, 1]
     """
     if not isinstance(name, str | os.PathLike):
         raise TypeError(f"name must be a string or a path, found {checks.brief(name)}")

@@ -101,7 +101,7 @@ def run_quickstart(
             advance,
         )
         clean, answers = _clean(folder, seeds)
-    images, labels = load_data("digits").test.batch(slice(SHOWN))
+    images, labels = load_data("digits").test[:SHOWN]
     order = sorted(attacked, key=lambda a: (a.oracle, a.attack, a.seed))
     return Quickstart(
         trained=sorted(trained, key=lambda t: (t.network, t.seed)),
@@ -171,7 +171,7 @@ def _attack(plan: Plan, network: str, name: str, seed: int, folder: str) -> Atta
 
 
 def _clean(folder: str, seeds: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    images, labels = load_data("digits").test.batch(slice(None))
+    images, labels = load_data("digits").test
     scores: dict[str, list[Tensor]] = {network: [] for network in NETWORKS}
     answers: dict[str, Tensor] = {}
     for seed in range(seeds):
