@@ -6,8 +6,6 @@ import importlib
 import inspect
 import re
 import sys
-import sysconfig
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +16,7 @@ from enresnet import models
 from enresnet.common import checks
 from enresnet.common.processes import first_process
 from enresnet.common.reading import safetensors_digest
+from enresnet.common.user_code import users_line
 from enresnet.evaluation.results_folder import ResultsFolder
 from enresnet.training import Run
 from enresnet.training.run import CHECKPOINTS
@@ -246,23 +245,8 @@ def import_model(source: str) -> Callable[..., Any]:
 
 def _at_its_line(what: str, error: Exception) -> ValueError:
     """Return an error of the user's own code, told by the last line of theirs that was reached."""
-    if isinstance(error, SyntaxError) and error.filename:
-        place, text = f"{error.filename}, line {error.lineno}", (error.text or "").strip()
-        word = error.msg
-    else:
-        frames = traceback.extract_tb(error.__traceback__)
-        theirs = [frame for frame in frames if not _of_a_library(frame.filename)]
-        frame = (theirs or list(frames))[-1]
-        place, text, word = f"{frame.filename}, line {frame.lineno}", frame.line or "", str(error)
-    name = type(error).__name__
-    return ValueError(f"{what}: {name}: {word}\n  {place}\n    {text}")
-
-
-def _of_a_library(file: str) -> bool:
-    """Return whether a file is Python's own, an installed one or ours."""
-    folders = (sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
-    ours = str(Path(__file__).parents[1])
-    return file.startswith(("<", ours, *(f for f in folders if f)))
+    word = error.msg if isinstance(error, SyntaxError) else str(error)
+    return ValueError(f"{what}: {type(error).__name__}: {word}{users_line(error)}")
 
 
 def _takes_nothing(function: Callable[..., Any]) -> bool:

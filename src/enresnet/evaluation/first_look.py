@@ -10,7 +10,8 @@ import torch
 
 from enresnet.attacks import determinism
 from enresnet.attacks.determinism import EOT, LOOK
-from enresnet.attacks.inputs import check_model_and_images, explained
+from enresnet.attacks.failures import naming_model
+from enresnet.attacks.inputs import check_model_and_images
 from enresnet.attacks.known_networks import is_deterministic, our_network
 from enresnet.data import Images
 from enresnet.evaluation.model_identity import Identity, identify
@@ -67,17 +68,13 @@ class FirstLook:
     def _answers_alike(self, model: Model) -> bool:
         if our_network(model) is not None:
             return is_deterministic(model)
-        try:
+        with naming_model(model, self._first):
             alike = answers_alike(model, self._first)
-        except RuntimeError as error:
-            raise explained(error, model, self._first) from error
         return alike and looks_deterministic(model, self._data)
 
     def _check_classes(self, model: Model) -> None:
-        try:
+        with naming_model(model, self._first):
             (logits,) = drawn_logits(model, self._first, 1)
-        except RuntimeError as error:
-            raise explained(error, model, self._first) from error
         if logits.isnan().any(dim=1).all():
             raise FloatingPointError("model gives NaN: its weights or the images are not finite")
         classes, names = logits.shape[1], self._data.classes
