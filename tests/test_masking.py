@@ -74,18 +74,22 @@ class Saturated(nn.Module):
 
 
 class Drowned(nn.Module):
-    """A vote over noisy copies, whose gradient is that of noise far larger than the signal."""
+    """A vote over noisy copies, whose gradient is that of noise far larger than the signal.
+
+    The noise is that of the images alone, however often the model was asked before.
+    """
 
     def __init__(self, inner):
         super().__init__()
-        self.inner, self.generator = inner, seeded(7)
+        self.inner = inner
 
     def forward(self, images):
         with torch.no_grad():
             plain = self.inner(images)
-        noise = 1e4 * torch.randn(images.shape, generator=self.generator)
+        generator = seeded(int(images.detach().double().sum() * 1000))
+        noise = 1e4 * torch.randn(images.shape, generator=generator)
         return plain + (noise * (images - images.detach())).flatten(1).sum(dim=1, keepdim=True) * (
-            torch.randn(1, plain.shape[1], generator=self.generator)
+            torch.randn(1, plain.shape[1], generator=generator)
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -69,8 +70,11 @@ def command(
         raise ValueError("give --oracle and --target, or --matrix with all the models")
     if (mean or std) and not any(map(is_own, matrix or (*oracle, *target))):
         raise ValueError("--mean and --std are for models of your own, module.path:name; none is")
-    # Opened twice where they are both: an oracle and a target draw from streams of their own.
-    oracles, judges = (_opened(names, mean, std) for names in (matrix or oracle, matrix or target))
+    opened = {source: _opened(source, mean, std) for source in matrix or (*oracle, *target)}
+    oracles, judges = (
+        _named([opened[source] for source in sources])
+        for sources in (matrix or oracle, matrix or target)
+    )
     sources = {**oracles, **judges}
     first = next(iter(judges.values()))
     name, images = first.images(data)
@@ -82,6 +86,7 @@ def command(
         {key: source.model for key, source in judges.items()},
         images,
         evaluation.EvaluationOptions(draws, batch_size, limit, seed, journals),
+        own_noise=True,
     )
     engine = training.Engine(devices=devices)
     engine.launch()
@@ -129,14 +134,13 @@ def command(
         say(word, error=True)
 
 
-def _opened(
-    sources: tuple[str, ...], mean: tuple[float, ...], std: tuple[float, ...]
-) -> dict[str, ModelSource]:
+def _opened(source: str, mean: tuple[float, ...], std: tuple[float, ...]) -> ModelSource:
+    """Return a model; mean and std are for those of the user's own."""
+    return open_model(source, mean=mean, std=std) if is_own(source) else open_model(source)
+
+
+def _named(opened: Sequence[ModelSource]) -> dict[str, ModelSource]:
     """Return the models by name: that of the network, or the folder's if two share one."""
-    opened = [
-        open_model(source, mean=mean, std=std) if is_own(source) else open_model(source)
-        for source in sources
-    ]
     names = [source.name for source in opened]
     keys = names if len(set(names)) == len(names) else [source.source for source in opened]
     if len(set(keys)) < len(keys):

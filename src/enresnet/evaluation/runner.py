@@ -25,7 +25,7 @@ from enresnet.evaluation.accuracy import NATURAL
 from enresnet.evaluation.journal import Journal
 from enresnet.evaluation.model_identity import Identity
 from enresnet.evaluation.piece import Gathered, Result
-from enresnet.evaluation.scoring import score_draws
+from enresnet.evaluation.scoring import Answer, score_draws
 from enresnet.evaluation.seeding import own_streams
 from enresnet.models.interface import Model
 
@@ -138,6 +138,8 @@ class Runner:
     natural: bool = True
     image_sink: ImageSink | None = None
     eot: Mapping[str, int] = field(default_factory=dict)  # by oracle, where attacks leave it open
+    # What a target answers about some of the clean images, where it was asked before.
+    answer: Callable[[Model, Images, slice], Answer | None] = lambda *_: None
 
     def items(self) -> list[WorkItem]:
         """Return all pieces, in the order in which one process does them."""
@@ -279,8 +281,13 @@ class Runner:
             images, claimed, spent = made.images, made.claimed, (made.gradients, made.evaluations)
             if self.image_sink is not None:
                 self.image_sink.write(item, images, labels)
-        scored = {}
+        scored, before = {}, 0.0
         for name, model in self.targets.items():
+            known = self.answer(model, self.data, item.rows) if attack is None else None
+            if known is not None:
+                scored[name] = known.scored(labels)
+                before += known.seconds
+                continue
             reseed(f"{stream}/{name}")
             scored[name] = score_draws(model, images, labels, draws=self.draws[name])
-        return Result(scored, time.monotonic() - start, claimed, *spent)
+        return Result(scored, before + time.monotonic() - start, claimed, *spent)

@@ -66,11 +66,25 @@ class Session:
         targets: Mapping[str, Model],
         dataset: Any,
         options: EvaluationOptions,
+        *,
+        own_noise: bool = False,
     ) -> Session:
-        """Return a session of attacks on some models that others classify."""
+        """Return a session of attacks on some models that others classify.
+
+        Args:
+            oracles: The models that attacks see, by name.
+            targets: The models that classify, by name.
+            dataset: As for :func:`~enresnet.evaluation.evaluate`.
+            options: How measurements are made.
+            own_noise: Whether a model that is both an oracle and a target draws noise of its own as
+                either; by default it draws from one stream.
+        """
         whole = as_images(dataset)
         data = whole.first(options.limit)
         look = FirstLook(data, batch_size=options.batch_size, seed=options.seed)
+        if own_noise:
+            both = {id(model) for model in targets.values()}
+            oracles = {o: look.twin(m) if id(m) in both else m for o, m in oracles.items()}
         return cls(oracles, targets, data, options, look, whole.fingerprint())
 
     @classmethod
@@ -172,6 +186,7 @@ class Session:
             natural=natural,
             image_sink=self.options.image_sink,
             eot={o: self.look.usual_eot(m) for o, m in self.oracles.items()} if open_eot else {},
+            answer=self.look.answer,
         )
 
     def _draws(self, model: Model) -> int:
