@@ -145,6 +145,18 @@ def test_rooms_are_entered_by_the_door(house):
     assert house.bypasses() == []
 
 
+def test_a_command_is_arguments_one_call_and_an_exit_code(house):
+    """What takes more than about 60 lines belongs to another room."""
+    lengths = {}
+    for module, tree in house.trees.items():
+        for node in tree.body if room_of(module) == "cli" else ():
+            if isinstance(node, ast.FunctionDef) and node.name == "command":
+                _, first, *_ = node.body  # after the docstring
+                lengths[module] = node.body[-1].end_lineno - first.lineno + 1
+    assert len(lengths) > 10
+    assert {module: length for module, length in lengths.items() if length > 60} == {}
+
+
 EMPTY = {
     "enresnet": "",
     "enresnet.models": "from enresnet.models.noise import inject as inject",

@@ -13,7 +13,7 @@ from enresnet.cli.model_source import ModelSource, is_own, open_model
 from enresnet.cli.options import Flat
 from enresnet.cli.output import Tables, say, write_picture
 from enresnet.common.tables import print_table
-from enresnet.common.text import brief
+from enresnet.evaluation.captions import transfer_titles
 
 
 def command(
@@ -79,19 +79,19 @@ def command(
     first = next(iter(judges.values()))
     name, images = first.images(data)
     chosen = strength.choose(attacks, usual=first.epsilon, seed=seed)
-    radii = list(dict.fromkeys(one.radius for one in chosen))
+    radii = strength.radii(chosen, usual=first.epsilon)
     journals = evaluation.Journals(journal, restart=restart)
+    options = evaluation.EvaluationOptions(draws, batch_size, limit, seed, journals)
     session = evaluation.Session.between(
         {key: source.model for key, source in oracles.items()},
         {key: source.model for key, source in judges.items()},
         images,
-        evaluation.EvaluationOptions(draws, batch_size, limit, seed, journals),
+        options,
         own_noise=True,
     )
     engine = training.Engine(devices=devices)
     engine.launch()
-    shard = evaluation.Shard(engine.rank, engine.processes, engine.wait, engine.counted)
-    session = replace(session, options=replace(session.options, shard=shard))
+    session = replace(session, options=replace(options, shard=engine.shard))
     result = session.measure({one.name: one.attack for one in chosen})
     if engine.rank:
         return
@@ -102,24 +102,14 @@ def command(
         "sources": {key: source.source for key, source in sources.items()},
         "epsilon": radii[0] if len(radii) == 1 else radii,
         "eot": strength.eot,  # null: decided by each oracle, as its settings say
-        "draws": draws,
-        "limit": limit,
-        "batch_size": batch_size,
-        "seed": seed,
         "attacks": {one.name: one.attack.settings() for one in chosen},
-        "versions": evaluation.versions(),
-        "hardware": evaluation.hardware(),
+        **options.conditions(),
         **result.to_json(),
     }
-    count = next(iter(result.natural.values())).images
-    radius = f", epsilon = {brief(radii[0])}" if len(radii) == 1 else ""
-    titles = [
-        f"{one.name}{radius}{result.gradient_draws(one.name)}, {count} images of {name}"
-        for one in chosen
-    ]
-    titled = list(zip(titles, chosen, strict=True))
-    tables.write(values, {title: result.table(one.name) for title, one in titled})
-    for title, one in titled:
+    titles = transfer_titles(result, radii=radii, data=name)
+    tables.write(values, {title: result.table(attack) for attack, title in titles.items()})
+    for one in chosen:
+        title = titles[one.name]
         print_table(result.table(one.name), title=title)
         if picture is not None:
             several = picture.with_stem(f"{picture.stem}-{one.file_name}")
