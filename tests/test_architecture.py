@@ -208,6 +208,18 @@ def test_a_way_round_the_door_would_be_found():
 # What a public name tells.
 
 
+def test_a_word_means_one_thing():
+    """``natural`` is an accuracy, not the network trained so; an oracle is a source model."""
+    for room, name in public_names():
+        thing = getattr(importlib.import_module(f"enresnet.{room}".rstrip(".")), name)
+        if not inspect.isclass(thing) and not inspect.isfunction(thing):
+            continue
+        kinds = {n: str(p.annotation) for n, p in inspect.signature(thing).parameters.items()}
+        assert not {"oracle", "oracles"} & set(kinds), f"enresnet.{room}: {name}"
+        if room in ("", "evaluation"):
+            assert "Accuracy" in kinds.get("natural", "Accuracy"), f"enresnet.{room}: {name}"
+
+
 def public_names():
     for room in (room for room in DOORS if (PACKAGE / room / "__init__.py").exists()):
         module = importlib.import_module(f"enresnet.{room}".rstrip("."))

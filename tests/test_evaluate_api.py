@@ -285,7 +285,7 @@ def test_the_table_says_how_far_attacks_went():
     [
         (lambda m, d: enresnet.evaluate(m, d, FGSM), r"found the class FGSM"),
         (lambda m, d: enresnet.evaluate(m, d, 3), r"found 3"),
-        (lambda m, d: enresnet.transfer_matrix(m, {"m": m}, d, "fgsm"), "oracles must be models"),
+        (lambda m, d: enresnet.transfer_matrix(m, {"m": m}, d, "fgsm"), "sources must be models"),
         (lambda *_: enresnet.train("resnet8", "out"), "config must be a RunConfig"),
     ],
 )

@@ -61,12 +61,12 @@ class TestAskedOnce:
         assert asked == {"identify": 2, "answers_alike": 2, "looks_deterministic": 2}
 
     def test_diagnose(self, asked, tmp_path):
-        oracles = {"other": SmallNet(seed=1)}
-        diagnose(SmallNet(), DATA, oracles=oracles, queries=2, limit=4, journal=tmp_path / "j")
+        sources = {"other": SmallNet(seed=1)}
+        diagnose(SmallNet(), DATA, sources=sources, queries=2, limit=4, journal=tmp_path / "j")
         assert asked["identify"] == 2
         assert (
             asked["answers_alike"] == asked["looks_deterministic"] == 1
-        )  # the oracle's EOT is set
+        )  # the source's EOT is set
 
     def test_the_command(self, asked, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
@@ -78,7 +78,7 @@ class TestAskedOnce:
         assert asked == {"identify": 1, "answers_alike": 1, "looks_deterministic": 1}
 
     @pytest.mark.parametrize("roles", [["--matrix"], ["--oracle", "own:one", "--target"]])
-    def test_models_that_are_oracles_and_targets(self, asked, roles, tmp_path, monkeypatch):
+    def test_models_that_are_sources_and_targets(self, asked, roles, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         (tmp_path / "own.py").write_text(
             "import torch\nfrom torch import nn\n\n"
@@ -111,15 +111,15 @@ def test_a_model_that_is_both_draws_noise_of_its_own():
     """As two that were opened apart do; what is found of one holds for the other."""
     options = EvaluationOptions(draws=3, batch_size=8, seed=0, progress=False)
 
-    def scores(oracle, target, **own):
-        session = Session.between({"a": oracle}, {"a": target}, DATA, options, **own)
+    def scores(source, target, **own):
+        session = Session.between({"a": source}, {"a": target}, DATA, options, **own)
         matrix = session.measure("pgd2")
         return session, [matrix.natural["a"].scores, matrix.accuracy("a", "a", "pgd2").scores]
 
     one, two = (SmallNet(noise=0.5) for _ in range(2))
     _, apart = scores(one, two)
     session, both = scores(one, one, own_noise=True)
-    assert session.oracles["a"] is not one
+    assert session.sources["a"] is not one
     assert all(map(torch.equal, both, apart))
     _, shared = scores(one, one)
     assert not all(map(torch.equal, shared, apart))
@@ -151,7 +151,7 @@ def matrix():
 
 class TestTransferMatrix:
     def test_it_knows_what_is_in_it(self, matrix):
-        assert matrix.oracles == ["one", "two"]
+        assert matrix.sources == ["one", "two"]
         assert matrix.targets == ["two"]
         assert matrix.attacks == ["fgsm", "ifgsm2"]
         alone = transfer(SmallNet(), SmallNet(seed=1), DATA, ["fgsm", "ifgsm2"], seed=0)
@@ -170,6 +170,7 @@ class TestTransferMatrix:
         assert "fgsm, EOT over 1: accuracy in %" in text
         assert "<table" in matrix._repr_html_()
         rows = matrix.rows()
+        assert [row["source"] for row in rows] == ["", "one", "two", "one", "two"]
         assert [row["images"] for row in rows] == ["clean", *["fgsm"] * 2, *["ifgsm2"] * 2]
         assert rows[1]["accuracy"] == matrix.accuracy("one", "two", "fgsm").accuracy
 

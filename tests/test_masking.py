@@ -95,7 +95,12 @@ class Drowned(nn.Module):
 
 def test_what_was_measured_is_not_measured_again(natural, data, tmp_path, monkeypatch):
     """Killed halfway, the same call goes on; its result is that of one that was not."""
-    options = {"limit": 16, "queries": 20, "oracles": {"itself": natural}, "natural": natural}
+    options = {
+        "limit": 16,
+        "queries": 20,
+        "sources": {"itself": natural},
+        "naturally_trained": natural,
+    }
     whole = examined(natural, data, **options)
     compute, done = Runner._compute, []
 
@@ -115,7 +120,7 @@ def test_what_was_measured_is_not_measured_again(natural, data, tmp_path, monkey
 
 
 def test_an_honest_model_passes(honest, natural, data):
-    result = examined(honest, data, eot=5, oracles={"natural": natural}, natural=natural)
+    result = examined(honest, data, eot=5, sources={"natural": natural}, naturally_trained=natural)
     assert not result.warnings, result.warnings
     assert {check.verdict for check in result.checks} == {"pass"}
     assert len(result.checks) == 11
@@ -127,7 +132,7 @@ def test_an_honest_model_passes(honest, natural, data):
 
 
 def test_a_quantised_input_is_caught(natural, data):
-    result = examined(Quantised(natural), data, oracles={"inner": natural})
+    result = examined(Quantised(natural), data, sources={"inner": natural})
     found = warned(result)
     assert "there is a gradient" in found
     assert "seeing the model beats not seeing it" in found
@@ -149,7 +154,7 @@ def test_noise_too_large_is_caught(natural, data):
 
 
 def test_a_natural_network_that_stands_is_reported(honest, data):
-    result = examined(honest, data, eot=5, natural=honest, limit=64)
+    result = examined(honest, data, eot=5, naturally_trained=honest, limit=64)
     assert "without adversarial training it falls" in warned(result)
     skipped = [check.name for check in result.checks if check.verdict == "skipped"]
     assert skipped == ["seeing the model beats images made against another"]
@@ -179,7 +184,7 @@ def test_so_few_images_decide_nothing(natural, data):
         "draws": 1,
         "queries": 50,
         "eot": 1,
-        "oracles": {"inner": natural},
+        "sources": {"inner": natural},
     }
     few = diagnose(Quantised(natural), chosen.first(5), **options)
     assert undecided(few).keys() == PAIRED

@@ -79,8 +79,8 @@ def command(
             epsilon=source.epsilon if epsilon is None else epsilon,
             eot=eot,
             queries=queries,
-            oracles={other: open_model(other).model for other in oracle},
-            natural=None if natural is None else open_model(natural).model,
+            sources={other: open_model(other).model for other in oracle},
+            naturally_trained=None if natural is None else open_model(natural).model,
         )
     facts = {
         "model": source.name,

@@ -102,7 +102,7 @@ def run_quickstart(
         )
         clean, answers = _clean(folder, seeds)
     images, labels = load_data("digits").test[:SHOWN]
-    order = sorted(attacked, key=lambda a: (a.oracle, a.attack, a.seed))
+    order = sorted(attacked, key=lambda a: (a.source, a.attack, a.seed))
     return Quickstart(
         trained=sorted(trained, key=lambda t: (t.network, t.seed)),
         attacked=order,
@@ -152,7 +152,7 @@ def _attack(plan: Plan, network: str, name: str, seed: int, folder: str) -> Atta
     images, labels = test.batch(rows)
     adversarial = attack(models[network], images, labels, progress=False)
     return Attacked(
-        oracle=network,
+        source=network,
         attack=name,
         seed=seed,
         rows=rows,

@@ -166,14 +166,14 @@ def black_box(measured: Measurements, many: Accuracy, queries: int) -> list[Mask
     return [blind, search]
 
 
-def blind(measured: Measurements, name: str, oracle: Model, many: Accuracy) -> MaskingCheck:
+def blind(measured: Measurements, name: str, source: Model, many: Accuracy) -> MaskingCheck:
     """Check that images made against another model do less than those made against this one."""
     attack = IFGSM(epsilon=measured.epsilon, steps=20, eot=measured.eot)
     return _no_better(
         f"seeing the model beats images made against {name}",
         measured.natural,
         many,
-        measured.under(attack, oracle),
+        measured.under(attack, source),
         "IFGSM-20",
         "transfer",
         "Images made against another model do better than those made against this one: its "
@@ -274,10 +274,10 @@ def slope(measured: Measurements) -> list[MaskingCheck]:
     ]
 
 
-def natural_training(measured: Measurements, natural: Model) -> MaskingCheck:
+def natural_training(measured: Measurements, trained: Model) -> MaskingCheck:
     """Check that the same network, trained without attacks, falls (Sec. 4.4)."""
     attack = IFGSM(epsilon=measured.epsilon, steps=20, eot=measured.eot)
-    result = measured.measured(natural, natural, attack)
+    result = measured.measured(trained, trained, attack)
     left, own = result.robust[attack.name].accuracy, measured.iterative(20).accuracy
     # About 0 at the paper's radius; where images are easier, far below what training keeps.
     allowed = max(NOTHING_LEFT, own / 2)
@@ -313,6 +313,6 @@ def _no_better(
 SKIPPED_BLIND = MaskingCheck(
     "seeing the model beats images made against another", "no other model given", "skipped", ""
 )
-SKIPPED_NATURAL = MaskingCheck(
+SKIPPED_NATURALLY_TRAINED = MaskingCheck(
     "without adversarial training it falls", "no such network given", "skipped", ""
 )

@@ -165,8 +165,8 @@ def diagnose(
     limit: int | None = None,
     batch_size: int = 128,
     queries: int = 300,
-    oracles: Mapping[str, Model] | None = None,
-    natural: Model | None = None,
+    sources: Mapping[str, Model] | None = None,
+    naturally_trained: Model | None = None,
     seed: int = 0,
     journal: str | os.PathLike[str] | Journals | None = None,
     progress: bool | None = None,
@@ -185,9 +185,9 @@ def diagnose(
             that compare two attacks need six that are right when clean.
         batch_size: Images that meet the model at once; 128 by default.
         queries: Steps of the search without gradients; 300 by default.
-        oracles: Other models, by name, whose adversarial images are tried on it; by default none.
-        natural: The same network trained without attacks, which no honest attack leaves standing;
-            by default that check is skipped.
+        sources: Other models, by name, whose adversarial images are tried on it; by default none.
+        naturally_trained: The same network trained without attacks, which no honest attack leaves
+            standing; by default that check is skipped.
         seed: Fixes the attacks and the noise; 0 by default.
         journal: A folder that keeps results as they come; the same call goes on from there.
         progress: Whether to show progress; None shows it on a terminal and in a notebook.
@@ -214,7 +214,12 @@ def diagnose(
     session = Session.open(model, dataset, options)
     with options.resumable():
         return diagnose_session(
-            session, epsilon=epsilon, eot=eot, queries=queries, oracles=oracles, natural=natural
+            session,
+            epsilon=epsilon,
+            eot=eot,
+            queries=queries,
+            sources=sources,
+            naturally_trained=naturally_trained,
         )
 
 
@@ -224,8 +229,8 @@ def diagnose_session(
     epsilon: float | None = None,
     eot: int | None = None,
     queries: int = 300,
-    oracles: Mapping[str, Model] | None = None,
-    natural: Model | None = None,
+    sources: Mapping[str, Model] | None = None,
+    naturally_trained: Model | None = None,
 ) -> Diagnosis:
     """Return what speaks for and against the gradients of a session's model; see `diagnose`."""
     radius = check_epsilon(epsilon, "linf")
@@ -236,9 +241,9 @@ def diagnose_session(
     eot = session.usual_eot() if eot is None else eot
     model, data = session.targets[OWN], session.data
     measured = Measurements(session, radius, eot)
-    oracles = oracles or {}
+    sources = sources or {}
     odd = [MaskingCheck(s.name, s.figure, "warn", s.remedy) for s in suspicions(model, data)]
-    stages = 5 + len(STEPS) + len(_radii(radius)) + len(oracles) + (natural is not None)
+    stages = 5 + len(STEPS) + len(_radii(radius)) + len(sources) + (naturally_trained is not None)
     with progress_bar("diagnosing", stages, show=session.options.progress) as advance:
         measured.advance = advance
         try:
@@ -253,8 +258,8 @@ def diagnose_session(
             *odd,
             answers.many_steps(measured, one, many),
             *answers.black_box(measured, many, queries),
-            *(answers.blind(measured, name, oracle, many) for name, oracle in oracles.items()),
-            *([] if oracles else [answers.SKIPPED_BLIND]),
+            *(answers.blind(measured, name, source, many) for name, source in sources.items()),
+            *([] if sources else [answers.SKIPPED_BLIND]),
             answers.unbounded(measured, curve),
             answers.effort(
                 "more steps stop helping",
@@ -265,9 +270,9 @@ def diagnose_session(
             ),
             *answers.more_of_the_rest(measured, eot),
             *answers.slope(measured),
-            answers.SKIPPED_NATURAL
-            if natural is None
-            else answers.natural_training(measured, natural),
+            answers.SKIPPED_NATURALLY_TRAINED
+            if naturally_trained is None
+            else answers.natural_training(measured, naturally_trained),
         ]
     return _of(measured, found, curve, steps)
 
