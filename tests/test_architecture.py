@@ -157,6 +157,18 @@ def test_rooms_are_entered_by_the_door(house):
     assert house.bypasses() == []
 
 
+def test_a_command_is_arguments_one_call_and_an_exit_code(house):
+    """What takes more than about 60 lines belongs to another room."""
+    lengths = {}
+    for module, tree in house.trees.items():
+        for node in tree.body if room_of(module) == "cli" else ():
+            if isinstance(node, ast.FunctionDef) and node.name == "command":
+                _, first, *_ = node.body  # after the docstring
+                lengths[module] = node.body[-1].end_lineno - first.lineno + 1
+    assert len(lengths) > 10
+    assert {module: length for module, length in lengths.items() if length > 60} == {}
+
+
 EMPTY = {
     "enresnet": "",
     "enresnet.models": "from enresnet.models.noise import inject as inject",
@@ -206,6 +218,18 @@ def test_a_way_round_the_door_would_be_found():
 
 
 # What a public name tells.
+
+
+def test_a_word_means_one_thing():
+    """``natural`` is an accuracy, not the network trained so; an oracle is a source model."""
+    for room, name in public_names():
+        thing = getattr(importlib.import_module(f"enresnet.{room}".rstrip(".")), name)
+        if not inspect.isclass(thing) and not inspect.isfunction(thing):
+            continue
+        kinds = {n: str(p.annotation) for n, p in inspect.signature(thing).parameters.items()}
+        assert not {"oracle", "oracles"} & set(kinds), f"enresnet.{room}: {name}"
+        if room in ("", "evaluation"):
+            assert "Accuracy" in kinds.get("natural", "Accuracy"), f"enresnet.{room}: {name}"
 
 
 def public_names():

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from enresnet.data import Augmentation, Images, from_dataset, load_data
 from enresnet.data.decoding import eight_bit, opened, read_square
 from enresnet.data.registry import load_test_images
+from enresnet.evaluation.inputs import as_images
 from problems import seeded
 
 RNG = np.random.default_rng(0)
@@ -42,6 +43,65 @@ def test_a_split_is_disjoint_and_whole_and_the_same_every_time():
     for held_out in (0, 50):
         with pytest.raises(ValueError, match="held_out must be between 1 and 49"):
             images.split(held_out)
+
+
+class TestRows:
+    """A set unpacks to two tensors; indices and slices are those of any sequence."""
+
+    pixels = torch.arange(50).view(50, 1, 1, 1).to(torch.uint8)
+    images = Images(pixels, torch.arange(50) % 3, ("a", "b", "c"), origin="here", name="fifty")
+
+    def test_it_unpacks_to_images_and_labels(self):
+        images, labels = self.images
+        assert torch.equal(images, self.pixels / 255)
+        assert torch.equal(labels, self.images.labels)
+
+    @pytest.mark.parametrize(
+        "rows",
+        [
+            slice(7),
+            slice(-3, None),
+            slice(None, None, 7),
+            slice(20, 3, -2),
+            [4, 2],
+            [True, False] * 25,
+            torch.tensor([1, 49]),
+            torch.arange(50) > 40,
+            np.array([3, 0]),
+        ],
+    )
+    def test_several_are_a_set(self, rows):
+        found = self.images[rows]
+        numbers = np.arange(50)[np.asarray(rows) if not isinstance(rows, slice) else rows]
+        assert isinstance(found, Images)
+        assert len(found) == len(numbers)
+        images, labels = found
+        assert (255 * images).round().flatten().tolist() == numbers.tolist()
+        assert labels.tolist() == (numbers % 3).tolist()
+        assert (found.classes, found.origin, found.name) == (("a", "b", "c"), "here", "fifty")
+
+    @pytest.mark.parametrize("number", [0, 7, -1, np.int64(3), torch.tensor(4)])
+    def test_one_is_an_image_and_its_class(self, number):
+        image, label = self.images[number]
+        assert image.shape == (1, 1, 1)
+        assert round(255 * float(image)) == int(number) % 50
+        assert label == int(number) % 50 % 3
+        assert isinstance(label, int)
+
+    def test_what_is_not_there(self):
+        for number in (50, -51):
+            with pytest.raises(IndexError, match=f"one of 0 to 49, found {number}"):
+                self.images[number]
+        with pytest.raises(TypeError):
+            self.images["first"]
+        with pytest.raises(ValueError, match="at least one image"):
+            self.images[50:]
+
+    def test_a_loader_takes_it(self):
+        (batch, labels), *_ = DataLoader(self.images, batch_size=20)
+        assert batch.shape == (20, 1, 1, 1)
+        assert labels.tolist() == self.images.labels[:20].tolist()
+        assert as_images(DataLoader(self.images)) is self.images
 
 
 def write_image(path, size, mode="RGB"):
@@ -249,6 +309,29 @@ class TestDataset:
             assert torch.equal(one.batch(rows)[1], two.batch(rows)[1])
             for a, b in zip(one.batches(4), two.batches(4), strict=True):
                 assert torch.equal(a[0], b[0])
+
+    def test_only_what_is_asked_for_is_read(self):
+        read = []
+
+        class Watched(TensorDataset):
+            def __getitem__(self, index):
+                read.append(index)
+                return super().__getitem__(index)
+
+        pairs = Watched(torch.rand(30, 1, 8, 8), torch.arange(30) % 2)
+        lazy = from_dataset(pairs, labels=torch.arange(30) % 2, in_memory=False)
+        some = lazy[10:20]
+        images, labels = some[[3, 4]]
+        image, label = lazy[-1]
+        assert set(read) <= {0, 10, 13, 14, 29}
+        assert torch.equal(images, pairs.tensors[0][13:15])
+        assert labels.tolist() == [1, 0]
+        assert torch.equal(image, pairs.tensors[0][29])
+        assert label == 1
+        with patch("enresnet.data.images.free_memory", lambda: 1000.0):
+            with pytest.raises(MemoryError, match=r"all 30 images would take .* data\[:1000\]"):
+                images, labels = lazy
+            images, labels = lazy[:1]
 
     @pytest.mark.parametrize(
         ("dataset", "error", "words"),

@@ -1,11 +1,14 @@
 """Ensembles: how outputs are averaged; and their names."""
 
+import functools
+
 import pytest
 import torch
 from torch import nn
 
 from enresnet.models import (
     Ensemble,
+    Normalized,
     ResNet,
     canonical_name,
     count_parameters,
@@ -14,6 +17,7 @@ from enresnet.models import (
     paper_name,
     without_noise,
 )
+from enresnet.models.registry import name_of
 from problems import SmallNet, seeded
 
 IMAGES = torch.rand(4, 3, 8, 8, generator=seeded())
@@ -148,6 +152,34 @@ def test_classes_and_channels_count():
     model = create_model("en2_resnet11", num_classes=7, in_channels=1)
     built = sum(parameter.numel() for parameter in model.parameters())
     assert count_parameters("en2_resnet11", num_classes=7, in_channels=1) == built
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "resnet8",
+        "resnet11_bottleneck",
+        "wrn14_2",
+        "wrn10_3",
+        "en1_resnet8",
+        "en2_resnet8+en1_wrn10_2",
+    ],
+)
+def test_a_network_knows_its_name(name):
+    assert name_of(create_model(name)) == name
+    assert name_of(create_model(name).forward) == name
+
+
+def test_other_models_are_called_after_their_class_or_function():
+    def mine(images):
+        return images
+
+    small = SmallNet()
+    assert name_of(small) == name_of(Normalized(small, 0.5, 0.5)) == "SmallNet"
+    assert name_of(mine) == name_of(functools.partial(mine)) == "mine"
+    assert name_of(Ensemble([small])) == "Ensemble"
+    assert name_of(ResNet(blocks=1, widths=(8, 9, 10))) == "ResNet"
+    assert name_of(ResNet.of_depth(8, noise=0.1)) == "en1_resnet8"
 
 
 def test_every_listed_name_comes_back_from_the_papers_spelling():

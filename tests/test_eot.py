@@ -82,13 +82,13 @@ def test_a_number_that_is_given_stays():
         assert name.startswith("autoattack") or create_attack(name).eot is None
 
 
-def test_each_oracle_decides_for_itself():
+def test_each_source_decides_for_itself():
     models = {"plain": network("resnet8"), "noisy": network("en1_resnet8")}
     attack = create_attack("fgsm")
     matrix = transfer_matrix(models, models, (IMAGES, LABELS), [attack], draws=2, seed=0)
-    for oracle, eot in (("plain", 1), ("noisy", 5)):
+    for source, eot in (("plain", 1), ("noisy", 5)):
         for target in models:
-            assert matrix.accuracy(oracle, target, "fgsm").settings["eot"] == eot
+            assert matrix.accuracy(source, target, "fgsm").settings["eot"] == eot
 
 
 def test_diagnose_leaves_it_to_the_model():

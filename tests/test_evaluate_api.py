@@ -165,7 +165,9 @@ def test_a_diagnosis_prints_and_is_kept(model):
     assert "many steps beat one" in " ".join(str(found).split())
     assert all(check.meaning in str(found) for check in found.warnings)
     assert found._repr_html_().count("<tr>") == 1 + len(found.rows())
-    assert {row["verdict"] for row in found.rows()} <= {"pass", "warn", "skipped"}
+    assert {row["verdict"] for row in found.rows()} <= {"pass", "warn", "undecided", "skipped"}
+    assert found.undecided  # four images
+    assert all(row["reason"] for row in found.rows() if row["verdict"] == "undecided")
 
 
 def test_data_shows_itself_in_a_line():
@@ -224,6 +226,44 @@ class TestSaved:
         with pytest.raises(ValueError, match="scores"):
             enresnet.compare(tmp_path, one)
 
+    def test_what_is_known_of_the_evaluation_is_kept_and_shown(self, tmp_path):
+        digits = load_data("digits").test
+        model = enresnet.create_model("en2_resnet8", in_channels=1).eval()
+        attacks = ["fgsm", "cw", "pgd2_l2"]
+        found = enresnet.evaluate(model, digits, attacks, limit=4, draws=2, epsilon=0.1)
+        found.save(tmp_path / "evaluation.json")
+        results = enresnet.load_results(tmp_path)
+        (title,) = results.tables()
+        assert title.endswith("en2_resnet8 on digits, 4 images, epsilon = 0.1 and 0.5 in l2")
+        assert [(row["epsilon"], row["norm"]) for row in results.rows()] == [
+            (None, None),
+            (0.1, "linf"),
+            (None, None),
+            (0.5, "l2"),
+        ]
+        again = enresnet.Evaluation.load(tmp_path)
+        assert (again.model, again.data) == ("en2_resnet8", "digits")
+        again.save(tmp_path / "evaluation.json", section="other", model="mine")
+        other = enresnet.load_results(tmp_path).sections["other"]
+        assert other.title.startswith("mine on digits")
+
+    def test_what_has_no_name_is_told_by_its_class_and_number(self, tmp_path):
+        (one, _), _ = self.evaluations()
+        one.save(tmp_path / "evaluation.json")
+        (title,) = enresnet.load_results(tmp_path).tables()
+        assert ": SmallNet on 20 images" in title
+        assert "None" not in title
+
+    def test_a_file_of_before_still_opens(self, tmp_path):
+        (one, _), _ = self.evaluations()
+        one.save(tmp_path / "evaluation.json")
+        stored = json.loads((tmp_path / "evaluation.json").read_text())
+        stored["best"] |= {"model": "model", "data_name": "data", "epsilon": None}
+        (tmp_path / "evaluation.json").write_text(json.dumps(stored))
+        results = enresnet.load_results(tmp_path)
+        assert results["best"] == one
+        assert results.sections["best"].title.startswith("model on data, 20 images")
+
     def test_a_file_of_another_name_is_no_results_folder(self, tmp_path):
         (one, _), _ = self.evaluations()
         one.save(tmp_path / "mine.json")
@@ -235,7 +275,7 @@ def test_the_table_says_how_far_attacks_went():
     data = random_problem((4, 3, 8, 8))
     result = enresnet.evaluate(SmallNet(), data, ["fgsm", "pgd2_l2"], epsilon=0.2, seed=0)
     assert result.robust["fgsm"].settings["epsilon"] == 0.2
-    assert "epsilon = 0.2; epsilon = 0.5 in l2; EOT over 1." in " ".join(str(result).split())
+    assert "epsilon = 0.2 and 0.5 in l2; EOT over 1." in " ".join(str(result).split())
     with pytest.raises(ValueError, match="epsilon is for attacks by name"):
         enresnet.evaluate(SmallNet(), data, FGSM(), epsilon=0.2)
 
@@ -245,7 +285,7 @@ def test_the_table_says_how_far_attacks_went():
     [
         (lambda m, d: enresnet.evaluate(m, d, FGSM), r"found the class FGSM"),
         (lambda m, d: enresnet.evaluate(m, d, 3), r"found 3"),
-        (lambda m, d: enresnet.transfer_matrix(m, {"m": m}, d, "fgsm"), "oracles must be models"),
+        (lambda m, d: enresnet.transfer_matrix(m, {"m": m}, d, "fgsm"), "sources must be models"),
         (lambda *_: enresnet.train("resnet8", "out"), "config must be a RunConfig"),
     ],
 )

@@ -91,11 +91,11 @@ def test_batches_do_not_matter_to_a_deterministic_model():
     assert one["robust"]["fgsm"]["accuracy"] == two["robust"]["fgsm"]["accuracy"]
 
 
-def test_the_blind_attack_is_crafted_on_the_oracle():
-    oracle, target = SmallNet(seed=1).eval(), SmallNet(seed=2).eval()
+def test_the_blind_attack_is_crafted_on_the_source():
+    source, target = SmallNet(seed=1).eval(), SmallNet(seed=2).eval()
     attack = IFGSM(epsilon=0.2)
-    blind = transfer(oracle, target, (IMAGES, LABELS), [attack]).robust["ifgsm20"]
-    crafted = attack(oracle, IMAGES, LABELS)
+    blind = transfer(source, target, (IMAGES, LABELS), [attack]).robust["ifgsm20"]
+    crafted = attack(source, IMAGES, LABELS)
     expected = (target(crafted).argmax(dim=1) == LABELS).float()
     assert torch.equal(blind.scores, expected)
     own = evaluate(target, (IMAGES, LABELS), [attack]).robust["ifgsm20"]

@@ -1,6 +1,7 @@
 """One session for all evaluations: options, what is asked of a model, matrices."""
 
 import json
+import sys
 from collections import Counter
 from dataclasses import replace
 
@@ -60,12 +61,12 @@ class TestAskedOnce:
         assert asked == {"identify": 2, "answers_alike": 2, "looks_deterministic": 2}
 
     def test_diagnose(self, asked, tmp_path):
-        oracles = {"other": SmallNet(seed=1)}
-        diagnose(SmallNet(), DATA, oracles=oracles, queries=2, limit=4, journal=tmp_path / "j")
+        sources = {"other": SmallNet(seed=1)}
+        diagnose(SmallNet(), DATA, sources=sources, queries=2, limit=4, journal=tmp_path / "j")
         assert asked["identify"] == 2
         assert (
             asked["answers_alike"] == asked["looks_deterministic"] == 1
-        )  # the oracle's EOT is set
+        )  # the source's EOT is set
 
     def test_the_command(self, asked, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
@@ -75,6 +76,53 @@ class TestAskedOnce:
         words = ["--data", "digits", "--limit", "20", "--attacks", "fgsm", "pgd2"]
         assert main(["evaluate", "own:model", *words]) == 0
         assert asked == {"identify": 1, "answers_alike": 1, "looks_deterministic": 1}
+
+    @pytest.mark.parametrize("roles", [["--matrix"], ["--oracle", "own:one", "--target"]])
+    def test_models_that_are_sources_and_targets(self, asked, roles, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "own.py").write_text(
+            "import torch\nfrom torch import nn\n\n"
+            "def one():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Tanh())\n\n"
+            "def two():\n    return nn.Sequential(*one(), nn.Tanh())\n"
+        )
+        monkeypatch.delitem(sys.modules, "own", raising=False)
+        words = ["own:one", "own:two", "--data", "digits", "--limit", "20", "--json", "m.json"]
+        assert main(["transfer", *roles, *words, "--attacks", "fgsm"]) == 0
+        assert asked == {"identify": 2, "answers_alike": 2, "looks_deterministic": 2}
+
+    def test_the_first_answer_is_that_of_the_clean_images(self):
+        """A deterministic model is not asked again for what the first look has seen."""
+        seen = Counter()
+
+        def model(images):
+            seen.update(torch.equal(images, part) * name for name, part in parts.items())
+            return images.flatten(1)[:, :4]
+
+        parts = {"first": IMAGES[:12], "second": IMAGES[12:]}
+        found = evaluate(model, DATA, batch_size=12, seed=0)
+        assert seen["first"] == 2  # the first look, and another to see whether it answers alike
+        assert seen["second"] == 1
+        right = IMAGES.flatten(1)[:, :4].argmax(dim=1) == LABELS
+        assert torch.equal(found.natural.scores, right.float())
+        assert found.natural.seconds_a_prediction > 0
+
+
+def test_a_model_that_is_both_draws_noise_of_its_own():
+    """As two that were opened apart do; what is found of one holds for the other."""
+    options = EvaluationOptions(draws=3, batch_size=8, seed=0, progress=False)
+
+    def scores(source, target, **own):
+        session = Session.between({"a": source}, {"a": target}, DATA, options, **own)
+        matrix = session.measure("pgd2")
+        return session, [matrix.natural["a"].scores, matrix.accuracy("a", "a", "pgd2").scores]
+
+    one, two = (SmallNet(noise=0.5) for _ in range(2))
+    _, apart = scores(one, two)
+    session, both = scores(one, one, own_noise=True)
+    assert session.sources["a"] is not one
+    assert all(map(torch.equal, both, apart))
+    _, shared = scores(one, one)
+    assert not all(map(torch.equal, shared, apart))
 
 
 @pytest.mark.parametrize(
@@ -103,7 +151,7 @@ def matrix():
 
 class TestTransferMatrix:
     def test_it_knows_what_is_in_it(self, matrix):
-        assert matrix.oracles == ["one", "two"]
+        assert matrix.sources == ["one", "two"]
         assert matrix.targets == ["two"]
         assert matrix.attacks == ["fgsm", "ifgsm2"]
         alone = transfer(SmallNet(), SmallNet(seed=1), DATA, ["fgsm", "ifgsm2"], seed=0)
@@ -122,6 +170,7 @@ class TestTransferMatrix:
         assert "fgsm, EOT over 1: accuracy in %" in text
         assert "<table" in matrix._repr_html_()
         rows = matrix.rows()
+        assert [row["source"] for row in rows] == ["", "one", "two", "one", "two"]
         assert [row["images"] for row in rows] == ["clean", *["fgsm"] * 2, *["ifgsm2"] * 2]
         assert rows[1]["accuracy"] == matrix.accuracy("one", "two", "fgsm").accuracy
 

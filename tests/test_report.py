@@ -49,14 +49,14 @@ def test_the_table_holds_every_comparison(result):
 
 
 def test_blind_scores_are_those_on_the_other_networks_images(result):
-    (mine,) = (a for a in result.attacked if (a.oracle, a.attack, a.seed) == (BASE, "ifgsm20", 1))
-    blind = result.scores(ENSEMBLE, "ifgsm20", oracle=BASE)
+    (mine,) = (a for a in result.attacked if (a.source, a.attack, a.seed) == (BASE, "ifgsm20", 1))
+    blind = result.scores(ENSEMBLE, "ifgsm20", source=BASE)
     torch.testing.assert_close(blind[12:24], mine.scores[ENSEMBLE])
     assert not torch.equal(blind, result.scores(ENSEMBLE, "ifgsm20"))
 
 
 def test_the_ensemble_is_attacked_over_its_noise(result):
-    settings = {(a.oracle, a.attack): a.settings for a in result.attacked}
+    settings = {(a.source, a.attack): a.settings for a in result.attacked}
     assert all(("eot=5" in text) == (key[0] == ENSEMBLE) for key, text in settings.items())
     # The paper's step of 6e-4 at 8/255, scaled to this epsilon
     scaled = 6e-4 * 0.2 * 255 / 8

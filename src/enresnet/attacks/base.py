@@ -15,6 +15,7 @@ from torch import Tensor
 from enresnet.attacks.batch import Batch
 from enresnet.attacks.counting import Classifier
 from enresnet.attacks.determinism import EOT, usual_eot
+from enresnet.attacks.failures import AttackFailedError, naming_attack
 from enresnet.attacks.inputs import check_classes, check_model_and_images
 from enresnet.attacks.known_networks import is_batch_independent, is_deterministic
 from enresnet.attacks.precision import wants_bfloat16
@@ -167,7 +168,8 @@ class Attack(ABC):
         Raises:
             TypeError: The model is not callable, or images or labels are not what they should be.
             ValueError: Images are not in [0, 1], labels are not the model's classes, targets are
-                missing, or the model does not return logits N x classes.
+                missing, the model fails or does not return logits N x classes, or the code of an
+                attack of your own fails: the message tells which of the two.
 
         Example::
 
@@ -250,8 +252,12 @@ class Attack(ABC):
                     slack=call.slack if isinstance(call, FrozenCall) else 0.0,
                 )
                 told = move if advance is None else lambda n, _="": advance(n)
-                with counted(told, batch.whole * attack.passes) as classifier.advance:
-                    result[rows] = attack._aimed(batch, given[rows].to(device, torch.int64))
+                aims = given[rows].to(device, torch.int64)
+                with (
+                    counted(told, batch.whole * attack.passes) as classifier.advance,
+                    naming_attack(attack.name, type(attack)),
+                ):
+                    result[rows] = attack._aimed(batch, aims)
         classifier.warn_of_bad_numbers()
         claimed = torch.cat(classifier.claims) if classifier.claims else None
         return AttackResult(result, classifier.gradients, classifier.evaluations, claimed)
@@ -322,7 +328,7 @@ class Attack(ABC):
     def _aimed(self, batch: Batch, given: Tensor) -> Tensor:
         """Return the attacked images of a batch, with the labels or targets that the goal means."""
         if self.goal == "untargeted":
-            return self.perturb(batch)
+            return self._perturbed(batch)
         if self.chosen_targets == "all":
             return self._towards_all(batch)
         if self.chosen_targets == "random":
@@ -331,7 +337,7 @@ class Attack(ABC):
             given = (batch.labels + 1 + chance % others) % (others + 1)
         elif self.goal == "runner_up" or self.chosen_targets is not None:
             given = batch.ranked(last=self.chosen_targets == "least_likely")
-        return self.perturb(replace(batch, labels=given, targeted=True))
+        return self._perturbed(replace(batch, labels=given, targeted=True))
 
     def _towards_all(self, batch: Batch) -> Tensor:
         """Aim at every other class in turn; keep what the model gets wrong in most draws."""
@@ -340,7 +346,7 @@ class Attack(ABC):
         def towards(offset: int) -> Attempt:
             def attempt(part: Batch) -> Tensor:
                 aim = (part.labels + offset) % classes
-                return self.perturb(replace(part, labels=aim, targeted=True))
+                return self._perturbed(replace(part, labels=aim, targeted=True))
 
             return attempt
 
@@ -356,6 +362,17 @@ class Attack(ABC):
 
         The batch answers what an attack may ask: gradients, logits, losses, who is fooled.
         """
+
+    def _perturbed(self, batch: Batch) -> Tensor:
+        """Return what :meth:`perturb` does, if that is an image for each of the batch's."""
+        found: object = self.perturb(batch)
+        if not isinstance(found, Tensor) or found.shape != batch.images.shape:
+            raise AttackFailedError(
+                f"attack {self.name} must return images like those of its batch, "
+                f"{_shown(batch.images)}; perturb of {type(self).__name__} returned "
+                f"{_shown(found)}"
+            )
+        return found
 
     def _draw_seeds(self, count: int, generator: torch.Generator) -> Tensor:
         """Return a seed for each example, where the attack is random."""
@@ -381,3 +398,10 @@ class Attack(ABC):
     def __repr__(self) -> str:
         words = [f"{name}={brief(value)}" for name, value in self._values().items()]
         return f"{type(self).__name__}({', '.join(words)})"
+
+
+def _shown(value: object) -> str:
+    """Return the shape of a tensor in words; of something else, its type."""
+    if not isinstance(value, Tensor):
+        return f"a {type(value).__name__}"
+    return " x ".join(map(str, value.shape)) or "a single number"

@@ -52,7 +52,12 @@ class Batch:
         return rivals(logits, self.labels).argmax(dim=1)
 
     def logits(self, point: Tensor) -> Tensor:
-        """Return the model's logits at ``point``, in the images' type, for one draw of noise."""
+        """Return the model's logits at ``point``, in the images' type, for one draw of noise.
+
+        Raises:
+            ValueError: The point does not hold images of the shape of the batch's.
+        """
+        self._check(point)
         return self.classifier(point.to(self.images.dtype), stands_for=self._stands_for)
 
     def fooled(self, logits: Tensor) -> Tensor:
@@ -104,8 +109,11 @@ class Batch:
 
         Draws of our own networks share what they can. NaN becomes 0 and infinity the largest
         number, so that neither reaches the images; such gradients are counted.
-        """
 
+        Raises:
+            ValueError: The point does not hold images of the shape of the batch's.
+        """
+        self._check(point)
         call = self.classifier.call
         if self.eot > 1 and self.independent and isinstance(call, FrozenCall):
             with self._precision():
@@ -119,6 +127,14 @@ class Batch:
             return loss(logits)
 
         return self._finite(expected_gradient(lossy, point, self.eot))
+
+    def _check(self, point: Tensor) -> None:
+        """Raise here, before the model fails on images that are none, and is blamed for it."""
+        if point.shape[1:] != self.images.shape[1:] or point.ndim == 0:
+            one, found = (" x ".join(map(str, s)) for s in (self.images.shape[1:], point.shape))
+            raise ValueError(
+                f"point must be N x {one}, like the batch's images, found {found or 'one number'}"
+            )
 
     @property
     def _stands_for(self) -> float:

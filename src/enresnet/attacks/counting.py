@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from enresnet.attacks.inputs import explained
+from enresnet.attacks.failures import ModelFailedError, naming_model
 from enresnet.models.interface import Model
 
 
@@ -48,11 +48,9 @@ class Classifier:
         ``stands_for`` is how many images of the batch each of these stands for in the progress: an
         attack that goes on with some of them has no work left on the others.
         """
-        try:
+        with naming_model(self.model, images):
             # clone: a model that works in place must not reach our images
             logits = self.call(images.clone())
-        except RuntimeError as error:
-            raise explained(error, self.model, images) from error
         return self.checked(logits, len(images), stands_for=stands_for)
 
     def checked(self, logits: object, count: int, *, stands_for: float = 1) -> Tensor:
@@ -61,17 +59,17 @@ class Classifier:
         self.evaluations += count
         if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != count:
             found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            raise ValueError(
+            raise ModelFailedError(
                 f"model must return logits N x classes, here {count} x classes; found "
                 f"{found}; wrap it in a function that returns them"
             )
         if not logits.is_floating_point() or logits.shape[1] < 2:
-            raise ValueError(
+            raise ModelFailedError(
                 f"model must return floating-point logits for at least 2 classes, found "
                 f"{logits.dtype} {tuple(logits.shape)}"
             )
         if self._largest_label >= logits.shape[1]:
-            raise ValueError(
+            raise ModelFailedError(
                 f"labels and targets must be below the model's {logits.shape[1]} classes, found "
                 f"{self._largest_label}; are these the labels of another data set?"
             )

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from enresnet.attacks.inputs import explained
+from enresnet.attacks.failures import naming_model
 from enresnet.attacks.known_networks import is_deterministic, our_network
 from enresnet.models.frozen import frozen
 from enresnet.models.interface import Model, device_of
@@ -51,10 +51,8 @@ def _answers_alike(model: Model, call: Callable[[Tensor], Any], images: Tensor, 
     images = images.to(device_of(model, default=images.device))
     first: object = None
     for number in range(times):
-        try:
+        with naming_model(model, images):
             answer: object = call(images.clone())
-        except RuntimeError as error:
-            raise explained(error, model, images) from error
         if not isinstance(answer, Tensor):
             return True  # no logits: the gate says so
         if number == 0:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from enresnet.attacks.inputs import explained
+from enresnet.attacks.failures import ModelFailedError, naming_model
 from enresnet.models.frozen import FrozenCall
 
 TOGETHER = 128 * 32 * 32  # pixels of a pass that keeps the cores busy and the caches useful
@@ -36,7 +36,7 @@ def expected_gradient(loss: Callable[[Tensor], Tensor], point: Tensor, eot: int 
         value = loss(leaf).sum()
         gradient = None
         if value.requires_grad:
-            (gradient,) = torch.autograd.grad(value, leaf, allow_unused=True)
+            (gradient,) = _differentiated(value, leaf)
         if gradient is None:
             raise NoGradientError(
                 "model gives no gradient: its output does not depend on the images through torch "
@@ -46,6 +46,18 @@ def expected_gradient(loss: Callable[[Tensor], Tensor], point: Tensor, eot: int 
         total = gradient if total is None else total + gradient
     assert total is not None
     return total / eot if eot > 1 else total
+
+
+def _differentiated(value: Tensor, leaf: Tensor) -> tuple[Tensor | None, ...]:
+    """Return the gradient, None where there is none; backwards, model and loss are one graph."""
+    try:
+        return torch.autograd.grad(value, leaf, allow_unused=True)
+    except RuntimeError as error:
+        if type(error) is not RuntimeError:  # such as that memory is out
+            raise
+        raise ModelFailedError(
+            f"the gradient of the model, or of the attack's loss, fails: {error}"
+        ) from error
 
 
 def shared_gradient(
@@ -71,10 +83,8 @@ def shared_gradient(
         The gradient; None where the network cannot be taken apart so.
     """
     leaf = point.detach().requires_grad_()
-    try:
+    with naming_model(call, leaf):
         shared = call.before_noise(leaf)
-    except RuntimeError as error:
-        raise explained(error, call, leaf) from error
     if shared is None:
         return None
     starts = [state.detach().requires_grad_() for state in shared]
@@ -83,7 +93,9 @@ def shared_gradient(
     for done in range(0, eot, together):
         draws = min(together, eot - done)
         several = [torch.cat([start] * draws) if draws > 1 else start for start in starts]
-        logits = checked(call.after_noise(several), draws * len(point))
+        with naming_model(call, leaf):
+            answers = call.after_noise(several)
+        logits = checked(answers, draws * len(point))
         losses = [loss(one).sum() for one in logits.split(len(point))]
         gradients = torch.autograd.grad(torch.stack(losses).sum(), starts)
         # In float32: a long sum of bfloat16 numbers stops growing.

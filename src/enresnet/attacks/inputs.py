@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
-
-from enresnet.models.interface import Model, module_of
+from torch import Tensor
 
 _IMAGE_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _LABEL_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -102,47 +100,3 @@ def _remedy(images: object) -> str:
     if images.is_floating_point():
         return "images.float() makes one"
     return "divide 8-bit images by 255"
-
-
-class ModelFailedError(ValueError, RuntimeError):
-    """A model does not take the images: what they are, and torch's own words."""
-
-
-def explained(error: RuntimeError, model: Model, images: Tensor) -> RuntimeError:
-    """Return a sentence in place of torch's error when a model fails on images.
-
-    It says what the images' type or shape have to do with it, where that can be told. Errors of
-    other kinds, such as that memory is out, are returned as they are.
-    """
-    if type(error) not in (RuntimeError, NotImplementedError):
-        return error
-    whole, one = (" x ".join(map(str, shape)) for shape in (images.shape, images.shape[1:]))
-    module = module_of(model)
-    parameters = () if module is None else module.parameters()
-    types = {str(p.dtype).removeprefix("torch.") for p in parameters if p.is_floating_point()}
-    own = str(images.dtype).removeprefix("torch.")
-    channels = None if module is None else _channels(module)
-    what = f"model fails on images of {one}"
-    if types and own not in types:
-        what = (
-            f"images must be of the model's own type, found {own} and a model in {min(types)}; "
-            f"give it images.to(torch.{min(types)})"
-        )
-    elif images.ndim == 3:
-        what = (
-            f"images must be N x channels x height x width, found {whole}; a single image becomes "
-            "a batch by images[None]"
-        )
-    elif images.ndim == 4 and channels not in (None, images.shape[1]):
-        what = f"images must be N x {channels} x height x width, found {whole}"
-        if images.shape[3] == channels:
-            what += "; N x H x W x C becomes N x C x H x W by images.permute(0, 3, 1, 2)"
-    elif own != "float32":
-        what += f" in {own}"
-    return ModelFailedError(f"{what}: {error}")
-
-
-def _channels(module: nn.Module) -> int | None:
-    """Return how many channels the first convolution of a network takes."""
-    first = next((part for part in module.modules() if isinstance(part, nn.Conv2d)), None)
-    return None if first is None else first.in_channels

@@ -59,6 +59,10 @@ class AttackOptions:
                 found[one.name] = one
         return list(found.values())
 
+    def radii(self, chosen: Sequence[ChosenAttack], *, usual: float) -> list[float]:
+        """Return the radii in linf that attacks are at; with no attack, those of clean images."""
+        return list(dict.fromkeys(one.radius for one in chosen)) or [*self.epsilon] or [usual]
+
     def _one(
         self, name: str, radius: float | None, usual: float, options: dict[str, Any]
     ) -> ChosenAttack:

@@ -38,6 +38,8 @@ def command(
 ) -> int:
     """Check a model for gradient masking; exit code 1 if there is a sign of it.
 
+    A check is undecided where so few images could not have told, whatever was found.
+
     Results are kept in a journal in the run's folder as they come. If the command is killed, the
     same command resumes where it stopped.
 
@@ -79,8 +81,10 @@ def command(
             epsilon=source.epsilon if epsilon is None else epsilon,
             eot=eot,
             queries=queries,
-            oracles={other: open_model(other, trust_code=trust_code).model for other in oracle},
-            natural=None if natural is None else open_model(natural, trust_code=trust_code).model,
+            sources={other: open_model(other, trust_code=trust_code).model for other in oracle},
+            naturally_trained=None
+            if natural is None
+            else open_model(natural, trust_code=trust_code).model,
         )
     facts = {
         "model": source.name,

@@ -92,7 +92,6 @@ def command(
         picture: Plot accuracy against the number of draws, as PNG or SVG.
     """
     from enresnet.evaluation.adversarial_sets import AdversarialSets, with_eight_bit
-    from enresnet.evaluation.sections import Sections
 
     tables.check(picture)
     strength.check()
@@ -104,9 +103,8 @@ def command(
     source = source.varied(noise=noise, average=average, paths=paths)
     source.record.check()
     name, images = source.images(data, size=size, gray=gray)
-    attacked = None
-    if enresnet.data.is_adversarial_set(Path(name)):
-        attacked = enresnet.data.describe_adversarial_set(Path(name))
+    made = enresnet.data.is_adversarial_set(Path(name))
+    attacked = enresnet.data.describe_adversarial_set(Path(name)) if made else None
     if attacks is None:
         attacks = () if attacked else ("fgsm", "ifgsm20", "cw")
     journals = evaluation.Journals(source.folder / JOURNAL, restart=restart)
@@ -114,41 +112,19 @@ def command(
     session = evaluation.Session.open(source.model, images, options)
     eot = strength.eot or session.usual_eot()
     chosen = strength.choose(attacks, usual=source.epsilon, eot=eot, seed=seed, budget=budget)
-    radii = list(dict.fromkeys(one.radius for one in chosen))
-    radii = radii or [*strength.epsilon] or [source.epsilon]
-    facts = {
-        "model": source.name,
-        "weights": session.identity().digest,
-        "file": source.stored(),
-        "data_name": name,
-        "checkpoint": source.checkpoint,
-        "seed": seed,
-        "eot": eot,
-        "draws": draws,
-        "limit": limit,
-        "batch_size": batch_size,
-        "versions": evaluation.versions(),
-        "hardware": evaluation.hardware(),
-    }
+    radii = strength.radii(chosen, usual=source.epsilon)
+    facts = source.facts(name) | {"weights": session.identity().digest, "eot": eot}
+    facts |= options.conditions()
     sets = None
     if save is not None:
         sets = AdversarialSets.at(save, session.data, chosen, facts, png=png)
     engine = training.Engine(devices=devices)
     engine.launch()
-    shard = evaluation.Shard(engine.rank, engine.processes, engine.wait, engine.counted)
-    options = replace(options, shard=shard, image_sink=sets, warn=attacked is None)
+    options = replace(options, shard=engine.shard, image_sink=sets, warn=attacked is None)
     session = replace(session, options=options)
     source.folder.mkdir(parents=True, exist_ok=True)
-    sections = Sections(
-        source.record,
-        lambda radius: source.section(radius, name),
-        chosen,
-        radii,
-        images.fingerprint(),
-        len(session.data),
-        facts,
-    )
-    known = {} if again or sets or picture else sections.known(shard)
+    sections = source.sections(name, session, chosen, radii, facts)
+    known = {} if again or sets or picture else sections.known(engine.shard)
     if known and not engine.rank:
         _tell_known(known, [one.name for one in chosen], certain=session.identity().certain)
     known = known if session.identity().certain else {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from enresnet.data import Images
+    from enresnet.evaluation import Session
+    from enresnet.evaluation.sections import ChosenAttack, Sections
     from enresnet.models.ensemble import Average
 
 DEFAULT_EPSILON = 8 / 255
@@ -120,6 +122,36 @@ class ModelSource:
         own = self.checkpoint + self.variant
         own = own if data == (self.data or data) else f"{own} on {data}"
         return own if epsilon == self.epsilon else f"{own} at epsilon {epsilon:.6g}"
+
+    def facts(self, data: str) -> dict[str, Any]:
+        """Return what is stored of the model with results on these images, as plain JSON."""
+        return {
+            "model": self.name,
+            "file": self.stored(),
+            "data_name": data,
+            "checkpoint": self.checkpoint,
+        }
+
+    def sections(
+        self,
+        data: str,
+        session: Session,
+        chosen: Sequence[ChosenAttack],
+        radii: Sequence[float],
+        conditions: dict[str, Any],
+    ) -> Sections:
+        """Return where the results of a session on these images belong."""
+        from enresnet.evaluation.sections import Sections
+
+        return Sections(
+            self.record,
+            lambda radius: self.section(radius, data),
+            chosen,
+            radii,
+            session.digest,
+            len(session.data),
+            conditions,
+        )
 
     def varied(
         self,

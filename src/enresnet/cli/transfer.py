@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +13,7 @@ from enresnet.cli.model_source import ModelSource, is_own, open_model
 from enresnet.cli.options import Flat
 from enresnet.cli.output import Tables, say, write_picture
 from enresnet.common.tables import print_table
-from enresnet.common.text import brief
+from enresnet.evaluation.captions import transfer_titles
 
 
 def command(
@@ -73,26 +74,30 @@ def command(
         raise ValueError(
             "--mean and --std are for models of your own, module.path:name; none is given"
         )
-    # Opened twice where they are both: an oracle and a target draw from streams of their own.
+    opened = {
+        source: _opened(source, mean, std, trust_code) for source in matrix or (*oracle, *target)
+    }
     oracles, judges = (
-        _opened(names, mean, std, trust_code) for names in (matrix or oracle, matrix or target)
+        _named([opened[source] for source in sources])
+        for sources in (matrix or oracle, matrix or target)
     )
     sources = {**oracles, **judges}
     first = next(iter(judges.values()))
     name, images = first.images(data)
     chosen = strength.choose(attacks, usual=first.epsilon, seed=seed)
-    radii = list(dict.fromkeys(one.radius for one in chosen))
+    radii = strength.radii(chosen, usual=first.epsilon)
     journals = evaluation.Journals(journal, restart=restart)
+    options = evaluation.EvaluationOptions(draws, batch_size, limit, seed, journals)
     session = evaluation.Session.between(
         {key: source.model for key, source in oracles.items()},
         {key: source.model for key, source in judges.items()},
         images,
-        evaluation.EvaluationOptions(draws, batch_size, limit, seed, journals),
+        options,
+        own_noise=True,
     )
     engine = training.Engine(devices=devices)
     engine.launch()
-    shard = evaluation.Shard(engine.rank, engine.processes, engine.wait, engine.counted)
-    session = replace(session, options=replace(session.options, shard=shard))
+    session = replace(session, options=replace(options, shard=engine.shard))
     result = session.measure({one.name: one.attack for one in chosen})
     if engine.rank:
         return
@@ -103,24 +108,14 @@ def command(
         "sources": {key: source.source for key, source in sources.items()},
         "epsilon": radii[0] if len(radii) == 1 else radii,
         "eot": strength.eot,  # null: decided by each oracle, as its settings say
-        "draws": draws,
-        "limit": limit,
-        "batch_size": batch_size,
-        "seed": seed,
         "attacks": {one.name: one.attack.settings() for one in chosen},
-        "versions": evaluation.versions(),
-        "hardware": evaluation.hardware(),
+        **options.conditions(),
         **result.to_json(),
     }
-    count = next(iter(result.natural.values())).images
-    radius = f", epsilon = {brief(radii[0])}" if len(radii) == 1 else ""
-    titles = [
-        f"{one.name}{radius}{result.gradient_draws(one.name)}, {count} images of {name}"
-        for one in chosen
-    ]
-    titled = list(zip(titles, chosen, strict=True))
-    tables.write(values, {title: result.table(one.name) for title, one in titled})
-    for title, one in titled:
+    titles = transfer_titles(result, radii=radii, data=name)
+    tables.write(values, {title: result.table(attack) for attack, title in titles.items()})
+    for one in chosen:
+        title = titles[one.name]
         print_table(result.table(one.name), title=title)
         if picture is not None:
             several = picture.with_stem(f"{picture.stem}-{one.file_name}")
@@ -136,18 +131,16 @@ def command(
 
 
 def _opened(
-    sources: tuple[str, ...],
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-    trust_code: bool,
-) -> dict[str, ModelSource]:
+    source: str, mean: tuple[float, ...], std: tuple[float, ...], trust_code: bool
+) -> ModelSource:
+    """Return a model; mean and std are for those of the user's own."""
+    if is_own(source):
+        return open_model(source, mean=mean, std=std)
+    return open_model(source, trust_code=trust_code)
+
+
+def _named(opened: Sequence[ModelSource]) -> dict[str, ModelSource]:
     """Return the models by name: that of the network, or the folder's if two share one."""
-    opened = [
-        open_model(source, mean=mean, std=std)
-        if is_own(source)
-        else open_model(source, trust_code=trust_code)
-        for source in sources
-    ]
     names = [source.name for source in opened]
     keys = names if len(set(names)) == len(names) else [source.source for source in opened]
     if len(set(keys)) < len(keys):

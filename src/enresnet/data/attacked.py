@@ -236,7 +236,7 @@ def load_adversarial_set(folder: Path, *, limit: int | None = None) -> Images:
         from enresnet.data import load_adversarial_set
 
         attacked = load_adversarial_set(Path("attacked"))
-        pixels, numbers = attacked.batch(slice(0, 100))
+        pixels, numbers = attacked[:100]
     """
     about = describe_adversarial_set(folder)
     dataset = _Shards(folder) if about["kind"] == "float32" else _Pictures(folder)

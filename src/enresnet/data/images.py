@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -57,7 +58,11 @@ class LazyPixels:
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Images with a class number each; :meth:`batch` gives them in [0, 1].
+    """Images with a class number each, which are given in [0, 1].
+
+    ``images, labels = data`` gives two tensors, and :meth:`batches` some at a time. ``data[:100]``
+    is another set; what is on disk stays there. ``data[5]`` is an image and its class number, so a
+    ``DataLoader`` takes a set, too.
 
     Attributes:
         pixels: uint8 from 0 to ``levels``, or floating point in [0, 1]. One tensor where they fit
@@ -66,6 +71,7 @@ class Images:
         classes: The names of the classes.
         levels: The value of white in uint8 pixels; 255 by default, 16 for the digits.
         origin: Where the images of a folder come from, in words; empty by default.
+        name: What the images are called in results, such as digits; empty by default.
 
     Shape:
         - pixels: N x C x H x W
@@ -82,7 +88,8 @@ class Images:
 
         pixels = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
         pair = Images(pixels, labels=torch.tensor([0, 1]), classes=("cat", "dog"))
-        inputs, numbers = pair.batch(slice(0, 2))  # float32 in [0, 1], and class numbers
+        inputs, numbers = pair  # float32 in [0, 1], and class numbers
+        last, number = pair[-1]  # one of them; pair[:1] is a set of one
     """
 
     pixels: Tensor | LazyPixels
@@ -90,6 +97,7 @@ class Images:
     classes: tuple[str, ...]
     levels: int = 255
     origin: str = ""
+    name: str = ""
 
     def __post_init__(self) -> None:
         if len(self.pixels.shape) != 4 or len(self.pixels) != len(self.labels):
@@ -117,6 +125,35 @@ class Images:
 
     def __len__(self) -> int:
         return len(self.pixels)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """Yield all images in [0, 1] as one tensor, then their labels."""
+        needed = 4 * self.pixels.shape.numel()  # as float32
+        if isinstance(self.pixels, LazyPixels) and needed > free_memory() / 2:
+            raise MemoryError(
+                f"all {len(self)} images would take {needed / 2**30:.3g} GiB of memory: unpack "
+                "some, as in images, labels = data[:1000], or go through data.batches(128)"
+            )
+        yield from self.batch(slice(None))
+
+    @overload
+    def __getitem__(self, rows: int) -> tuple[Tensor, int]: ...
+
+    @overload
+    def __getitem__(self, rows: slice | Tensor | list[int]) -> Images: ...
+
+    def __getitem__(self, rows: int | slice | Tensor | list[int]) -> tuple[Tensor, int] | Images:
+        """Return one image in [0, 1] with its class number; for several rows, a set of them."""
+        if isinstance(rows, slice):
+            backwards = rows.step is not None and rows.step < 0  # which tensors do not know
+            return self.subset(torch.tensor(range(len(self))[rows]) if backwards else rows)
+        if isinstance(rows, list) or (hasattr(rows, "ndim") and rows.ndim):
+            return self.subset(torch.as_tensor(rows))
+        number = operator.index(rows)
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"image must be one of 0 to {len(self) - 1}, found {number}")
+        images, labels = self.batch(torch.tensor([number % len(self)]))
+        return images[0], int(labels[0])
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.pixels.shape))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ class DataSet:
     :func:`load_data` finds one by name; :meth:`of` makes one of other datasets.
 
     Attributes:
-        name: Its name, in results.
+        name: Its name, in results; :meth:`of` gives it to the images too.
         train: The training images.
         validation: The validation images, which select the network to keep.
         test: The test images.
@@ -78,6 +78,9 @@ class DataSet:
             train, validation = train.split(max(1, len(train) // 10))
         elif not isinstance(validation, Images):
             validation = from_dataset(validation)
+        train, validation, test = (
+            replace(part, name=part.name or name) for part in (train, validation, test)
+        )
         return cls(name, train, validation, test, augmentation)
 
     def __repr__(self) -> str:
@@ -143,12 +146,14 @@ def load_test_images(
 
         from enresnet.data import load_test_images
 
-        inputs, numbers = load_test_images("digits").batch(slice(0, 100))
+        inputs, numbers = load_test_images("digits")[:100]
     """
     if os.fspath(name) not in NAMES and is_folder(name):
         if is_adversarial_set(Path(name)):
-            return load_adversarial_set(Path(name))
-        return load_test_folder(Path(name), size=32 if size is None else size, gray=gray)
+            found = load_adversarial_set(Path(name))
+        else:
+            found = load_test_folder(Path(name), size=32 if size is None else size, gray=gray)
+        return replace(found, name=os.fspath(name))
     return load_data(name, size=size, gray=gray).test
 
 
@@ -188,7 +193,7 @@ def load_data(
     Example::
 
         data = enresnet.load_data("digits")
-        images, labels = data.test.batch(slice(0, 100))  # N x 1 x 8 x 8 in [0, 1]
+        images, labels = data.test[:100]  # N x 1 x 8 x 8 in [0, 1]
     """
     if not isinstance(name, str | os.PathLike):
         raise TypeError(f"name must be a string or a path, found {checks.brief(name)}")

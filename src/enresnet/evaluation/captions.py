@@ -7,6 +7,7 @@ from typing import Any
 
 from enresnet.common.text import brief
 from enresnet.evaluation.evaluation import Evaluation
+from enresnet.evaluation.matrix import TransferMatrix
 
 ONE_DRAW = (
     "AutoAttack itself counts an image as lost if one draw of the noise gets it wrong: 'claimed' "
@@ -47,6 +48,22 @@ def evaluation_caption(
     if any(value.claimed is not None for value in result.robust.values()):
         caption += f" {ONE_DRAW}"
     return caption
+
+
+def transfer_titles(result: TransferMatrix, *, radii: Sequence[float], data: str) -> dict[str, str]:
+    """Return the title of the table of each attack, by the attack's name.
+
+    Args:
+        result: What was found.
+        radii: The radii in linf that the attacks were at; of several the names say which.
+        data: The name of the images.
+    """
+    count = next(iter(result.natural.values())).images
+    radius = f", epsilon = {brief(radii[0])}" if len(radii) == 1 else ""
+    return {
+        attack: f"{attack}{radius}{result.gradient_draws(attack)}, {count} images of {data}"
+        for attack in result.attacks
+    }
 
 
 def details_caption(kept: object) -> str:

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from enresnet.common.files import atomic_write
 from enresnet.common.tables import as_html, as_text
-from enresnet.common.text import brief
 from enresnet.evaluation.accuracy import NATURAL, Accuracy
-from enresnet.evaluation.rows import Row, accuracy_rows, detail_rows
+from enresnet.evaluation.rows import Row, accuracy_rows, detail_rows, epsilon_words, radius_of
 
 FILE, SCORES = "evaluation.json", "scores.safetensors"
 
@@ -29,6 +28,8 @@ class Evaluation:
     Attributes:
         natural: Accuracy on clean images.
         robust: Accuracy under each attack, by its name.
+        model: What the model is called: one of ours by its name, another by its class or function.
+        data: What the images are called; None where they have no name, as tensors have none.
 
     Example::
 
@@ -39,17 +40,29 @@ class Evaluation:
 
     natural: Accuracy
     robust: dict[str, Accuracy]
+    model: str = field(default="model", compare=False)
+    data: str | None = field(default=None, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON."""
         robust = {name: value.to_json() for name, value in self.robust.items()}
-        return {NATURAL: self.natural.to_json(), "robust": robust}
+        return {
+            "model": self.model,
+            "data_name": self.data,
+            NATURAL: self.natural.to_json(),
+            "robust": robust,
+        }
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Evaluation:
         """Return what :meth:`to_json` stored."""
         robust = {name: Accuracy.from_json(found) for name, found in values["robust"].items()}
-        return cls(Accuracy.from_json(values[NATURAL]), robust)
+        return cls(
+            Accuracy.from_json(values[NATURAL]),
+            robust,
+            model=values.get("model", "model"),
+            data=values.get("data_name"),
+        )
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row of plain numbers for each accuracy, clean images first, for a data frame.
@@ -57,7 +70,8 @@ class Evaluation:
         Returns:
             Rows with ``images`` ("clean" or the attack's name), ``accuracy`` with its interval from
             ``low`` to ``high``, ``averaged``, ``always``, the ``number`` of images, ``draws``,
-            ``gradients``, ``evaluations``, ``seconds`` and ``attack``; see :class:`Accuracy`.
+            ``gradients``, ``evaluations``, ``seconds`` and ``attack``, as in :class:`Accuracy`, and
+            the attack's ``epsilon`` and ``norm``, None where it has none.
         """
         return [
             {
@@ -73,6 +87,7 @@ class Evaluation:
                 "evaluations": value.evaluations,
                 "seconds": value.seconds,
                 "attack": value.attack,
+                **dict(zip(("epsilon", "norm"), radius_of(value), strict=True)),
             }
             for name, value in {NATURAL: self.natural, **self.robust}.items()
         ]
@@ -98,8 +113,8 @@ class Evaluation:
         path: str | os.PathLike[str],
         *,
         section: str = "best",
-        model: str = "model",
-        data: str = "data",
+        model: str | None = None,
+        data: str | None = None,
         overwrite: bool = False,
     ) -> None:
         """Write the figures to a file that :meth:`load` reads.
@@ -112,8 +127,8 @@ class Evaluation:
             path: The file, usually evaluation.json in a folder of its own. Other sections that it
                 holds stay.
             section: The part of the file that the figures become; "best" by default.
-            model: What the model is called there; "model" by default.
-            data: What the images are called there; "data" by default.
+            model: What the model is called there; by default as in :attr:`model`.
+            data: What the images are called there; by default as in :attr:`data`.
             overwrite: Whether the figures may replace those that the section holds.
 
         Raises:
@@ -127,14 +142,15 @@ class Evaluation:
             raise FileExistsError(
                 f"{target} holds {section!r} already: give another section, or overwrite=True"
             )
-        radii = {(value.settings or {}).get("epsilon") for value in self.robust.values()}
+        radii = {
+            radius for radius in map(radius_of, self.robust.values()) if radius != (None, None)
+        }
+        named = replace(self, model=model or self.model, data=data or self.data)
         stored[section] = {
-            "model": model,
             "weights": None,
-            "data_name": data,
             "checkpoint": None,
-            "epsilon": radii.pop() if len(radii) == 1 else None,
-            **self.to_json(),
+            "epsilon": radii.pop()[0] if len(radii) == 1 else None,  # each attack has its own too
+            **named.to_json(),
         }
         if target.name == FILE:
             self._save_scores(target.with_name(SCORES), section)
@@ -195,11 +211,8 @@ class Evaluation:
     def _caption(self) -> str:
         words = f"Accuracy in %, with 95 % intervals, on {self.natural.images} images"
         settings = [value.settings or {} for value in self.robust.values()]
-        for norm, where in (("linf", ""), ("l2", " in l2")):
-            own = [s for s in settings if s.get("norm", "linf") == norm]
-            radii = {s["epsilon"] for s in own if "epsilon" in s}
-            if radii:
-                words += f"; epsilon = {', '.join(map(brief, sorted(radii)))}{where}"
+        if epsilon := epsilon_words(self.robust.values()):
+            words += f"; {epsilon}"
         draws = sorted({s["eot"] for s in settings if s.get("eot")})
         return words + (f"; EOT over {', '.join(map(str, draws))}." if draws else ".")
 

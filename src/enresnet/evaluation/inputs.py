@@ -73,7 +73,7 @@ def _from_loader(loader: DataLoader[Any]) -> Images:
     own_batches = type(loader.batch_sampler) not in (BatchSampler, type(None))
     whole = type(loader.sampler) in plain and len(loader.sampler) == len(loader.dataset)  # type: ignore[arg-type]
     if whole and not own_batches and loader.collate_fn is default_collate and not loader.drop_last:
-        return from_dataset(loader.dataset)
+        return as_images(loader.dataset)
     images, labels = [], []
     for batch in loader:
         if not isinstance(batch, tuple | list) or len(batch) != 2:

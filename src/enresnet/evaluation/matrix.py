@@ -1,4 +1,8 @@
-"""What attacks on some models do to others: the class behind Tables 3 and 6."""
+"""What attacks on some models do to others: the class behind Tables 3 and 6.
+
+A source is the model that an attack sees, a target one that classifies its images. The paper calls
+the source an oracle, and so do the command line and stored results.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +20,13 @@ OWN = "model"  # what the only model of an evaluation is called
 
 @dataclass(frozen=True, repr=False)
 class TransferMatrix:
-    """The accuracy of each target under each attack on each oracle.
+    """The accuracy of each target under each attack on each source, the model that it sees.
 
     It prints as the tables of ``enresnet transfer``, one for each attack, also in a notebook.
 
     Attributes:
         natural: Accuracy on clean images, by target.
-        robust: Accuracy under each attack, by the attack's name, then by oracle and target.
+        robust: Accuracy under each attack, by the attack's name, then by source and target.
 
     Example::
 
@@ -40,20 +44,20 @@ class TransferMatrix:
         return list(self.robust)
 
     @property
-    def oracles(self) -> list[str]:
+    def sources(self) -> list[str]:
         """The names of the models that were attacked."""
-        return list(dict.fromkeys(oracle for cells in self.robust.values() for oracle, _ in cells))
+        return list(dict.fromkeys(source for cells in self.robust.values() for source, _ in cells))
 
     @property
     def targets(self) -> list[str]:
         """The names of the models that classified."""
         return list(self.natural)
 
-    def accuracy(self, oracle: str, target: str, attack: str) -> Accuracy:
-        """Return the accuracy of ``target`` on the images that ``attack`` made against ``oracle``.
+    def accuracy(self, source: str, target: str, attack: str) -> Accuracy:
+        """Return the accuracy of ``target`` on the images that ``attack`` made against ``source``.
 
         Args:
-            oracle: The name of the model that was attacked.
+            source: The name of the model that was attacked.
             target: The name of the model that classified.
             attack: The name of the attack.
 
@@ -61,33 +65,33 @@ class TransferMatrix:
             ValueError: One of the names is not in the matrix.
         """
         checks.choice("attack", attack, self.attacks)
-        checks.choice("oracle", oracle, self.oracles)
+        checks.choice("source", source, self.sources)
         checks.choice("target", target, self.targets)
-        return self.robust[attack][oracle, target]
+        return self.robust[attack][source, target]
 
-    def evaluation(self, oracle: str = OWN, target: str = OWN) -> Evaluation:
-        """Return what is found of one target, under the attacks on one oracle."""
-        robust = {name: cells[oracle, target] for name, cells in self.robust.items()}
-        return Evaluation(self.natural[target], robust)
+    def evaluation(self, source: str = OWN, target: str = OWN) -> Evaluation:
+        """Return what is found of one target, under the attacks on one source."""
+        robust = {name: cells[source, target] for name, cells in self.robust.items()}
+        return Evaluation(self.natural[target], robust, model=target)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row of plain numbers for each accuracy, clean images first, for a data frame.
 
         Returns:
-            Rows with ``images`` ("clean" or the attack's name), ``oracle`` ("" for clean images),
+            Rows with ``images`` ("clean" or the attack's name), ``source`` ("" for clean images),
             ``target``, ``accuracy`` with its interval from ``low`` to ``high``, the ``number`` of
             images, and ``draws``.
         """
         clean = [("clean", "", target, value) for target, value in self.natural.items()]
         attacked = [
-            (attack, oracle, target, value)
+            (attack, source, target, value)
             for attack, cells in self.robust.items()
-            for (oracle, target), value in cells.items()
+            for (source, target), value in cells.items()
         ]
         return [
             {
                 "images": images,
-                "oracle": oracle,
+                "source": source,
                 "target": target,
                 "accuracy": value.accuracy,
                 "low": value.interval[0],
@@ -95,22 +99,22 @@ class TransferMatrix:
                 "number": value.images,
                 "draws": value.draws,
             }
-            for images, oracle, target, value in clean + attacked
+            for images, source, target, value in clean + attacked
         ]
 
     def table(self, attack: str) -> list[Row]:
-        """Return what one attack does in per cent: a row for each oracle, clean images first."""
+        """Return what one attack does in per cent: a row for each source, clean images first."""
         rows = [{"made against": "(clean)", **_words(self.natural)}]
-        for oracle in self.oracles:
-            own = {target: self.accuracy(oracle, target, attack) for target in self.targets}
-            rows.append({"made against": oracle, **_words(own)})
+        for source in self.sources:
+            own = {target: self.accuracy(source, target, attack) for target in self.targets}
+            rows.append({"made against": source, **_words(own)})
         return rows
 
     def gradient_draws(self, attack: str) -> str:
-        """Return over how many draws gradients were averaged, by oracle where they differ."""
+        """Return over how many draws gradients were averaged, by source where they differ."""
         used = {o: (v.settings or {}).get("eot") for (o, _), v in self.robust[attack].items()}
         if len(set(used.values())) > 1:
-            return ", EOT over " + ", ".join(f"{eot} ({oracle})" for oracle, eot in used.items())
+            return ", EOT over " + ", ".join(f"{eot} ({source})" for source, eot in used.items())
         (eot,) = set(used.values())
         return "" if eot is None else f", EOT over {eot}"
 
@@ -120,8 +124,8 @@ class TransferMatrix:
             NATURAL: {target: value.to_json() for target, value in self.natural.items()},
             "robust": {
                 attack: [
-                    {"oracle": oracle, "target": target, **value.to_json()}
-                    for (oracle, target), value in cells.items()
+                    {"oracle": source, "target": target, **value.to_json()}
+                    for (source, target), value in cells.items()
                 ]
                 for attack, cells in self.robust.items()
             },

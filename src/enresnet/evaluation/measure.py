@@ -61,7 +61,8 @@ def evaluate(
         shard: Which of several processes this is, where they share the work through a journal; by
             default there is one.
         image_sink: Is given the attacked images of every batch; by default they are dropped.
-        natural: The accuracy on clean images, where it is known already; it is not measured again.
+        natural: The natural accuracy, on clean images, where it is known already; it is not
+            measured again.
         warn: Whether to warn of a model that knows nothing, expects other images or returns
             probabilities; True by default.
         progress: Whether to show progress; None shows it on a terminal and in a notebook.
@@ -88,11 +89,12 @@ def evaluate(
     )
     known = None if natural is None else {OWN: natural}
     named = named_attacks(attacks, seed, epsilon=epsilon)
-    return Session.open(model, dataset, options).measure(named, natural=known).evaluation()
+    session = Session.open(model, dataset, options)
+    return session.evaluation(session.measure(named, natural=known))
 
 
 def transfer(
-    oracle: Model,
+    source: Model,
     target: Model,
     dataset: Images | tuple[Tensor, Tensor] | Any,
     attacks: Attacks,
@@ -109,12 +111,12 @@ def transfer(
     warn: bool = True,
     progress: bool | None = None,
 ) -> Evaluation:
-    """Return the accuracy of ``target`` under the blind attack (Sec. 3.2).
+    """Return the accuracy of ``target`` under a transfer attack, the blind one of Sec. 3.2.
 
-    The images are crafted on ``oracle`` alone and then classified by ``target``.
+    The images are crafted on ``source`` alone and then classified by ``target``.
 
     Args:
-        oracle: The model that the attacks see.
+        source: The model that the attacks see; the paper calls it the oracle.
         target: The model that classifies.
         dataset: As for :func:`evaluate`, and so are all arguments that follow.
         attacks: One or several, themselves or by name.
@@ -126,7 +128,7 @@ def transfer(
         journal: A folder that keeps results as they come; by default nothing is kept.
         shard: Which of several processes this is; by default there is one.
         image_sink: Is given the attacked images of every batch; by default they are dropped.
-        natural: The target's accuracy on clean images, where it is known already.
+        natural: The target's natural accuracy, on clean images, where it is known already.
         warn: Whether to warn of a target that seems to be used wrongly; True by default.
         progress: Whether to show progress; None shows it on a terminal and in a notebook.
 
@@ -134,27 +136,27 @@ def transfer(
         - dataset, as a pair: images N x C x H x W, labels N
 
     Returns:
-        The target's accuracies, on clean images and under each attack on the oracle.
+        The target's accuracies, on clean images and under each attack on the source.
 
     Raises:
         ValueError, TypeError, FloatingPointError, FileExistsError: As :func:`evaluate`.
 
     Example::
 
-        oracle = enresnet.create_model("resnet8")
-        print(enresnet.transfer(oracle, model, (images, labels), "ifgsm5", draws=2))
+        source = enresnet.create_model("resnet8")
+        print(enresnet.transfer(source, model, (images, labels), "ifgsm5", draws=2))
     """
     options = EvaluationOptions(
         draws, batch_size, limit, seed, journal, shard, image_sink, warn, progress
     )
-    session = Session.between({OWN: oracle}, {OWN: target}, dataset, options)
+    session = Session.between({OWN: source}, {OWN: target}, dataset, options)
     known = None if natural is None else {OWN: natural}
     named = named_attacks(attacks, seed, epsilon=epsilon)
-    return session.measure(named, natural=known).evaluation()
+    return session.evaluation(session.measure(named, natural=known))
 
 
 def transfer_matrix(
-    oracles: Mapping[str, Model],
+    sources: Mapping[str, Model],
     targets: Mapping[str, Model],
     dataset: Images | tuple[Tensor, Tensor] | Any,
     attacks: Attacks,
@@ -171,12 +173,12 @@ def transfer_matrix(
     warn: bool = True,
     progress: bool | None = None,
 ) -> TransferMatrix:
-    """Return the accuracy of every target under every attack on every oracle (Tables 3 and 6).
+    """Return the accuracy of every target under every attack on every source (Tables 3 and 6).
 
-    Every attack is crafted once for each oracle and scored by all targets.
+    Every attack is crafted once for each source and scored by all targets.
 
     Args:
-        oracles: The models that the attacks see, by name.
+        sources: The models that the attacks see, by name; the paper's oracles.
         targets: The models that classify, by name.
         dataset: As for :func:`evaluate`, and so are all arguments that follow.
         attacks: One or several, themselves or by name.
@@ -188,7 +190,7 @@ def transfer_matrix(
         journal: A folder that keeps results as they come; by default nothing is kept.
         shard: Which of several processes this is; by default there is one.
         image_sink: Is given the attacked images of every batch; by default they are dropped.
-        natural: Accuracies on clean images by target, where they are known already.
+        natural: Natural accuracies, on clean images, by target, where they are known already.
         warn: Whether to warn of a target that seems to be used wrongly; True by default.
         progress: Whether to show progress; None shows it on a terminal and in a notebook.
 
@@ -209,11 +211,11 @@ def transfer_matrix(
     options = EvaluationOptions(
         draws, batch_size, limit, seed, journal, shard, image_sink, warn, progress
     )
-    for name, models in (("oracles", oracles), ("targets", targets)):
+    for name, models in (("sources", sources), ("targets", targets)):
         if not isinstance(models, Mapping):
             raise TypeError(
                 f"{name} must be models by name, such as {{'plain': model}}, found a "
                 f"{type(models).__name__}"
             )
     named = named_attacks(attacks, seed, epsilon=epsilon)
-    return Session.between(oracles, targets, dataset, options).measure(named, natural=natural)
+    return Session.between(sources, targets, dataset, options).measure(named, natural=natural)

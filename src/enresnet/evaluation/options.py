@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from enresnet.common import checks
+from enresnet.evaluation.environment import hardware, versions
 from enresnet.evaluation.journal import Journal, Journals
 from enresnet.evaluation.runner import ImageSink, Shard
 
@@ -63,6 +64,17 @@ class EvaluationOptions:
             raise ValueError("journal must be given where several processes share the work")
         if self.journal is not None and self.seed is None:
             raise ValueError("seed must be given with a journal, or no piece could be repeated")
+
+    def conditions(self) -> dict[str, Any]:
+        """Return what results depend on besides models, images and attacks, as plain JSON."""
+        return {
+            "seed": self.seed,
+            "draws": self.draws,
+            "limit": self.limit,
+            "batch_size": self.batch_size,
+            "versions": versions(),
+            "hardware": hardware(),
+        }
 
     def open_journal(self, header: dict[str, Any]) -> Journal | None:
         """Return the journal of the evaluation that a header describes, if one is kept."""

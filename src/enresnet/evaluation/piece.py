@@ -66,7 +66,7 @@ class Result:
 
 
 class Gathered:
-    """The results of one attack of one oracle on all images, filled in as they come.
+    """The results of one attack of one source on all images, filled in as they come.
 
     The tensors are made whole before the work starts. Kept piece by piece, a few bytes of every
     batch would stand between the large tensors of the next ones: the C library cannot close such

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from enresnet.common.tables import as_html, as_text
-from enresnet.common.text import brief
 from enresnet.evaluation.evaluation import Evaluation
 from enresnet.evaluation.results_folder import EVALUATION, ResultsFolder, Section
 from enresnet.evaluation.rows import Row
@@ -55,16 +54,16 @@ class Results:
         """Return a row of plain numbers for each accuracy of each section, for a data frame.
 
         Returns:
-            The rows of :meth:`Evaluation.rows`, each with its ``section``, ``model``, ``data`` and
-            ``epsilon``.
+            The rows of :meth:`Evaluation.rows`, each with its ``section``, ``model`` and ``data``.
+            Clean images, and attacks without an epsilon, have the ``epsilon`` of their section.
         """
         return [
             {
                 "section": name,
                 "model": section.about["model"],
                 "data": section.about["data_name"],
-                "epsilon": section.about["epsilon"],
                 **row,
+                "epsilon": section.about["epsilon"] if row["epsilon"] is None else row["epsilon"],
             }
             for name, section in self.sections.items()
             for row in section.evaluation.rows()
@@ -72,15 +71,10 @@ class Results:
 
     def tables(self) -> dict[str, list[Row]]:
         """Return the accuracies of each section as rows of words, by title."""
-        found = {}
-        for name, section in self.sections.items():
-            about = section.about
-            title = (
-                f"{self.folder} ({name}): {about['model']} on {about['data_name']}, "
-                f"epsilon = {brief(about['epsilon'])}"
-            )
-            found[title] = section.evaluation.table()
-        return found
+        return {
+            f"{self.folder} ({name}): {section.title}": section.evaluation.table()
+            for name, section in self.sections.items()
+        }
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON, by section."""

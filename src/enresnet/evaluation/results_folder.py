@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from enresnet.common.files import atomic_write, has_to_itself, writable
 from enresnet.common.reading import safetensors_digest
+from enresnet.common.text import brief
 from enresnet.evaluation.accuracy import NATURAL, Accuracy
 from enresnet.evaluation.evaluation import Evaluation, read_sections
+from enresnet.evaluation.rows import epsilon_words
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,6 +38,17 @@ class Section:
 
     about: dict[str, Any]
     evaluation: Evaluation
+
+    @property
+    def title(self) -> str:
+        """The model, the images and how far attacks went, as far as each is known."""
+        values = [self.evaluation.natural, *self.evaluation.robust.values()]
+        counts = {value.images for value in values}
+        number = [f"{counts.pop()} images"] if len(counts) == 1 else []  # else the rows say
+        data, epsilon = self.about["data_name"], self.about["epsilon"]
+        reached = epsilon_words(values) or (epsilon is not None and f"epsilon = {brief(epsilon)}")
+        on = ", ".join([*([] if data is None else [data]), *number]) or "images"
+        return f"{self.about['model']} on {on}" + (f", {reached}" if reached else "")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from enresnet.common.text import brief
 from enresnet.evaluation.accuracy import Accuracy
@@ -40,6 +40,29 @@ def accuracy_rows(values: Mapping[str, Accuracy]) -> list[Row]:
             row["claimed"] = "" if value.claimed is None else _percent(value.claimed)
         rows.append(row)
     return rows
+
+
+def epsilon_words(values: Iterable[Accuracy]) -> str:
+    """Return how far attacks went, as in "epsilon = 8/255 and 0.5 in l2"; "" where none did."""
+    by_norm: dict[str, set[float]] = {"linf": set()}
+    for epsilon, norm in map(radius_of, values):
+        if epsilon is not None and norm is not None:
+            by_norm.setdefault(norm, set()).add(epsilon)
+    words = [
+        ", ".join(map(brief, sorted(radii))) + (f" in {norm}" if norm != "linf" else "")
+        for norm, radii in by_norm.items()
+        if radii
+    ]
+    return f"epsilon = {' and '.join(words)}" if words else ""
+
+
+def radius_of(value: Accuracy) -> tuple[float, str] | tuple[None, None]:
+    """Return an attack's epsilon and the norm that it is in; None where it has no epsilon."""
+    settings = value.settings or {}
+    epsilon = settings.get("epsilon")
+    if not isinstance(epsilon, int | float):
+        return None, None
+    return float(epsilon), str(settings.get("norm", "linf"))
 
 
 def detail_rows(values: Mapping[str, Accuracy]) -> list[Row]:

@@ -25,7 +25,7 @@ from enresnet.evaluation.accuracy import NATURAL
 from enresnet.evaluation.journal import Journal
 from enresnet.evaluation.model_identity import Identity
 from enresnet.evaluation.piece import Gathered, Result
-from enresnet.evaluation.scoring import score_draws
+from enresnet.evaluation.scoring import Answer, score_draws
 from enresnet.evaluation.seeding import own_streams
 from enresnet.models.interface import Model
 
@@ -57,10 +57,10 @@ class Shard:
 
 @dataclass(frozen=True)
 class WorkItem:
-    """One attack of one oracle on one batch.
+    """One attack of one source on one batch.
 
     Attributes:
-        oracle: The name of the model that is attacked; "" for clean images.
+        source: The name of the model that is attacked; "" for clean images.
         attack: The attack's name.
         start: The number of the first image.
         stop: The number after that of the last image.
@@ -73,7 +73,7 @@ class WorkItem:
         print(item.key, item.rows)  # model/fgsm/0-128 slice(0, 128, None)
     """
 
-    oracle: str
+    source: str
     attack: str
     start: int
     stop: int
@@ -81,7 +81,7 @@ class WorkItem:
     @property
     def key(self) -> str:
         """Its name in the journal."""
-        return f"{self.oracle}/{self.attack}/{self.start}-{self.stop}"
+        return f"{self.source}/{self.attack}/{self.start}-{self.stop}"
 
     @property
     def rows(self) -> slice:
@@ -129,9 +129,9 @@ class ImageSink(Protocol):
 
 @dataclass(frozen=True)
 class Runner:
-    """Attacks of one or more oracles, scored by one or more targets."""
+    """Attacks of one or more sources, scored by one or more targets."""
 
-    oracles: Mapping[str, Model]
+    sources: Mapping[str, Model]
     targets: Mapping[str, Model]
     data: Images
     attacks: Mapping[str, Attack]
@@ -139,9 +139,11 @@ class Runner:
     batch_size: int
     identity: Callable[[Model], Identity]
     seed: int | None = None
-    natural: bool = True
+    clean: bool = True  # whether clean images are scored, too
     image_sink: ImageSink | None = None
-    eot: Mapping[str, int] = field(default_factory=dict)  # by oracle, where attacks leave it open
+    eot: Mapping[str, int] = field(default_factory=dict)  # by source, where attacks leave it open
+    # What a target answers about some of the clean images, where it was asked before.
+    answer: Callable[[Model, Images, slice], Answer | None] = lambda *_: None
 
     def items(self) -> list[WorkItem]:
         """Return all pieces, in the order in which one process does them."""
@@ -152,27 +154,27 @@ class Runner:
         return [WorkItem(*name, *place) for name in self._names() for place in places]
 
     def _names(self) -> list[tuple[str, str]]:
-        """Return the oracle and the attack of all results; clean images have no oracle."""
-        names = [("", NATURAL)] if self.natural else []
-        return names + [(oracle, attack) for oracle in self.oracles for attack in self.attacks]
+        """Return the source and the attack of all results; clean images have no source."""
+        names = [("", NATURAL)] if self.clean else []
+        return names + [(source, attack) for source in self.sources for attack in self.attacks]
 
     def _empty(self) -> dict[tuple[str, str], Gathered]:
         return {name: Gathered(len(self.data), self.draws) for name in self._names()}
 
     def header(self) -> dict[str, Any]:
         """Return what decides the results, as plain JSON."""
-        oracles, targets = (
+        sources, targets = (
             {name: self.identity(model).digest for name, model in models.items()}
-            for models in (self.oracles, self.targets)
+            for models in (self.sources, self.targets)
         )
         return {
-            "oracles": oracles,
+            "oracles": sources,  # as journals have stored it; the paper's word
             "targets": targets,
             "images": len(self.data),
             "data": self.data.fingerprint(),
             "attacks": {name: attack.settings() for name, attack in self.attacks.items()},
             **({"eot": dict(self.eot)} if self.eot else {}),
-            **({} if self.natural else {"natural": False}),
+            **({} if self.clean else {"natural": False}),
             "draws": dict(self.draws),
             "batch_size": self.batch_size,
             "seed": self.seed,
@@ -188,7 +190,7 @@ class Runner:
         shard: Shard | None = None,
         progress: bool | None = None,
     ) -> dict[tuple[str, str], Result]:
-        """Do what is not in the journal yet, and return all results by oracle and attack."""
+        """Do what is not in the journal yet, and return all results by source and attack."""
         shard = shard or Shard()
         if shard.count > 1 and journal is None:
             raise ValueError("journal must be given where several processes share the work")
@@ -218,7 +220,7 @@ class Runner:
             for item in mine:
                 with counted(advance, self._cost(item), item.attack) as passed:
                     result = self._compute(item, reseed, passed)
-                found[item.oracle, item.attack].put(item.rows, result)
+                found[item.source, item.attack].put(item.rows, result)
                 if append is not None:
                     append(item.key, result.to_json())
         shard.wait()
@@ -229,7 +231,7 @@ class Runner:
         return {name: gathered.result() for name, gathered in found.items()}
 
     def _models(self) -> list[Model]:
-        return [*self.oracles.values(), *self.targets.values()]
+        return [*self.sources.values(), *self.targets.values()]
 
     def _read(self, journal: Journal, found: Mapping[tuple[str, str], Gathered]) -> list[WorkItem]:
         """Put what the journal holds into ``found``, and return which pieces that was."""
@@ -237,7 +239,7 @@ class Runner:
         for item in self.items():
             if item.key in entries and self._is_kept(item):
                 result = Result.from_json(entries[item.key])
-                found[item.oracle, item.attack].put(item.rows, result)
+                found[item.source, item.attack].put(item.rows, result)
                 done.append(item)
         return done
 
@@ -246,7 +248,7 @@ class Runner:
 
     def _check_identity(self) -> None:
         """Raise where results might be those of another model, and nothing could tell."""
-        for name, model in (*self.oracles.items(), *self.targets.items()):
+        for name, model in (*self.sources.items(), *self.targets.items()):
             if not self.identity(model).certain:
                 raise ValueError(
                     f"{name} answers at random, and not from torch's generators, so nothing tells "
@@ -261,11 +263,11 @@ class Runner:
 
     def _attack(self, item: WorkItem) -> Attack | None:
         found = self.attacks.get(item.attack)
-        return None if found is None else self.attack_on(item.oracle, found)
+        return None if found is None else self.attack_on(item.source, found)
 
-    def attack_on(self, oracle: str, attack: Attack) -> Attack:
-        """Return an attack with the number of draws that an oracle needs, where it is left open."""
-        return attack if attack.eot is not None else attack.averaging(self.eot[oracle])
+    def attack_on(self, source: str, attack: Attack) -> Attack:
+        """Return an attack with the number of draws that a source needs, where it is left open."""
+        return attack if attack.eot is not None else attack.averaging(self.eot[source])
 
     def _compute(
         self, item: WorkItem, reseed: Callable[[str], None], passed: Callable[[int], None]
@@ -279,12 +281,17 @@ class Runner:
         start = time.monotonic()
         if attack is not None:
             seed = None if self.seed is None else named_seed(self.seed, f"attack {stream}")
-            made = attack.run(self.oracles[item.oracle], images, labels, seed=seed, advance=passed)
+            made = attack.run(self.sources[item.source], images, labels, seed=seed, advance=passed)
             images, claimed, spent = made.images, made.claimed, (made.gradients, made.evaluations)
             if self.image_sink is not None:
                 self.image_sink.write(item, images, labels)
-        scored = {}
+        scored, before = {}, 0.0
         for name, model in self.targets.items():
+            known = self.answer(model, self.data, item.rows) if attack is None else None
+            if known is not None:
+                scored[name] = known.scored(labels)
+                before += known.seconds
+                continue
             reseed(f"{stream}/{name}")
             scored[name] = score_draws(model, images, labels, draws=self.draws[name])
-        return Result(scored, time.monotonic() - start, claimed, *spent)
+        return Result(scored, before + time.monotonic() - start, claimed, *spent)

@@ -71,11 +71,36 @@ class Scored:
         )
 
 
+@dataclass(frozen=True)
+class Answer:
+    """The logits of one prediction of some images, and the seconds that it took."""
+
+    logits: Tensor
+    seconds: float
+
+    @classmethod
+    def of(cls, model: Model, images: Tensor) -> Answer:
+        """Ask a model once."""
+        start = time.perf_counter()
+        (logits,) = drawn_logits(model, images, 1)
+        return cls(logits, time.perf_counter() - start)
+
+    def scored(self, labels: Tensor) -> Scored:
+        """Return which images are right."""
+        return _scored([self.logits], labels, time.perf_counter() - self.seconds)
+
+
 def score_draws(model: Model, images: Tensor, labels: Tensor, *, draws: int = 1) -> Scored:
     """Score images over ``draws`` predictions."""
-    start, labels = time.perf_counter(), labels.cpu()
+    start = time.perf_counter()
+    return _scored(drawn_logits(model, images, draws), labels, start)
+
+
+def _scored(drawn: Sequence[Tensor], labels: Tensor, start: float) -> Scored:
+    """Score images by the logits of each draw; ``start`` is when the first was asked for."""
+    labels, draws = labels.cpu(), len(drawn)
     right, averaged, answers, bad = [], [], [], 0
-    for logits in drawn_logits(model, images, draws):
+    for logits in drawn:
         if len(labels) and int(labels.max()) >= logits.shape[1]:
             raise ValueError(
                 f"labels must be below the model's {logits.shape[1]} classes, found "
@@ -169,7 +194,7 @@ def drawn_logits(model: Model, images: Tensor, draws: int) -> list[Tensor]:
     return found
 
 
-def answers_alike(model: Model, images: Tensor, times: int = 2) -> bool:
-    """Return whether so many predictions of the same images are equal."""
-    first, *others = drawn_logits(model, images, times)
-    return all(bool(((first == other) | (first.isnan() & other.isnan())).all()) for other in others)
+def answers_alike(model: Model, images: Tensor, first: Tensor) -> bool:
+    """Return whether another prediction of the same images gives the logits of the first."""
+    (other,) = drawn_logits(model, images, 1)
+    return bool(((first == other) | (first.isnan() & other.isnan())).all())

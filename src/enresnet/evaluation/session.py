@@ -28,6 +28,7 @@ from enresnet.evaluation.piece import Result
 from enresnet.evaluation.runner import Runner
 from enresnet.evaluation.seeding import own_streams
 from enresnet.models.interface import Model
+from enresnet.models.registry import name_of
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Session:
     Each model is identified, and asked whether it is deterministic, at most once.
 
     Attributes:
-        oracles: The models that attacks see, by name.
+        sources: The models that attacks see, by name.
         targets: The models that classify, by name.
         data: The images.
         options: How measurements are made.
@@ -50,11 +51,11 @@ class Session:
         from enresnet.evaluation import EvaluationOptions, Session
 
         session = Session.open(model, (images, labels), EvaluationOptions(draws=2, seed=0))
-        first = session.measure("fgsm").evaluation()
+        first = session.evaluation(session.measure("fgsm"))
         print(session.complete({"pgd": PGD(steps=2)}, {"natural": first.natural}))
     """
 
-    oracles: Mapping[str, Model]
+    sources: Mapping[str, Model]
     targets: Mapping[str, Model]
     data: Images
     options: EvaluationOptions
@@ -64,25 +65,39 @@ class Session:
     @classmethod
     def between(
         cls,
-        oracles: Mapping[str, Model],
+        sources: Mapping[str, Model],
         targets: Mapping[str, Model],
         dataset: Any,
         options: EvaluationOptions,
+        *,
+        own_noise: bool = False,
     ) -> Session:
-        """Return a session of attacks on some models that others classify."""
+        """Return a session of attacks on some models that others classify.
+
+        Args:
+            sources: The models that attacks see, by name.
+            targets: The models that classify, by name.
+            dataset: As for :func:`~enresnet.evaluation.evaluate`.
+            options: How measurements are made.
+            own_noise: Whether a model that is both a source and a target draws noise of its own as
+                either; by default it draws from one stream.
+        """
         whole = as_images(dataset)
         data = whole.first(options.limit)
         look = FirstLook(data, batch_size=options.batch_size, seed=options.seed)
-        return cls(oracles, targets, data, options, look, whole.fingerprint())
+        if own_noise:
+            both = {id(model) for model in targets.values()}
+            sources = {s: look.twin(m) if id(m) in both else m for s, m in sources.items()}
+        return cls(sources, targets, data, options, look, whole.fingerprint())
 
     @classmethod
     def open(cls, model: Model, dataset: Any, options: EvaluationOptions) -> Session:
         """Return a session of one model, attacked and classifying."""
         return cls.between({OWN: model}, {OWN: model}, dataset, options)
 
-    def of(self, oracle: Model, target: Model, options: EvaluationOptions) -> Session:
+    def of(self, source: Model, target: Model, options: EvaluationOptions) -> Session:
         """Return a session of two models on the same images, which knows what this one knows."""
-        return replace(self, oracles={OWN: oracle}, targets={OWN: target}, options=options)
+        return replace(self, sources={OWN: source}, targets={OWN: target}, options=options)
 
     def on(self, dataset: Any, options: EvaluationOptions) -> Session:
         """Return a session of the same models on other images."""
@@ -91,24 +106,24 @@ class Session:
 
     def identity(self, name: str = OWN) -> Identity:
         """Return what tells the model of this name from others."""
-        return self.look.identity({**self.oracles, **self.targets}[name])
+        return self.look.identity({**self.sources, **self.targets}[name])
 
     def usual_eot(self) -> int:
-        """Return how many draws a gradient needs for all oracles: 1 if they are deterministic.
+        """Return how many draws a gradient needs for all sources: 1 if they are deterministic.
 
         Raises:
             ValueError, TypeError, FloatingPointError: A target does not fit the data.
         """
         for model in self.targets.values():
             self.look.check(model)
-        return max(self.look.usual_eot(model) for model in self.oracles.values())
+        return max(self.look.usual_eot(model) for model in self.sources.values())
 
     def measure(
         self, attacks: Attacks = (), *, natural: Mapping[str, Accuracy] | None = None
     ) -> TransferMatrix:
-        """Return the accuracy of every target on clean images, and under attacks on every oracle.
+        """Return the accuracy of every target on clean images, and under attacks on every source.
 
-        Every attack is crafted once for each oracle and scored by all targets.
+        Every attack is crafted once for each source and scored by all targets.
 
         Args:
             attacks: One or several, themselves or by name; a mapping gives results other names.
@@ -116,6 +131,11 @@ class Session:
         """
         with self.options.resumable():
             return self._measure(attacks, natural)
+
+    def evaluation(self, found: TransferMatrix) -> Evaluation:
+        """Return what :meth:`measure` found of the only target, with its name and the images'."""
+        model, data = name_of(self.targets[OWN]), self.data.name or None
+        return replace(found.evaluation(), model=model, data=data)
 
     def complete(self, attacks: Mapping[str, Attack], known: Mapping[str, Accuracy]) -> Evaluation:
         """Return the accuracies of the session's model under all ``attacks``, in their order.
@@ -125,9 +145,9 @@ class Session:
         new = {name: attack for name, attack in attacks.items() if name not in known}
         natural = {OWN: known[NATURAL]} if NATURAL in known else None
         if natural is None or new:
-            result = self.measure(new, natural=natural).evaluation()
+            result = self.evaluation(self.measure(new, natural=natural))
         else:
-            result = Evaluation(known[NATURAL], {})
+            result = self.evaluation(TransferMatrix(natural, {}))
         return replace(result, robust={name: {**known, **result.robust}[name] for name in attacks})
 
     def _measure(self, attacks: Attacks, known: Mapping[str, Accuracy] | None) -> TransferMatrix:
@@ -136,7 +156,7 @@ class Session:
             self.look.check(model)
         if options.warn:
             self._warn_of_misuse()  # before hours of work, not after
-        runner = self._runner(named, natural=known is None)
+        runner = self._runner(named, clean=known is None)
         journal = None if options.journal is None else options.open_journal(runner.header())
         found = runner.do(journal=journal, shard=options.shard, progress=options.progress)
         natural = dict(known or {})
@@ -144,10 +164,10 @@ class Session:
             natural[target] = self._accuracy(found["", NATURAL], target)
         robust = {
             name: {
-                (oracle, target): self._accuracy(
-                    found[oracle, name], target, runner.attack_on(oracle, attack)
+                (source, target): self._accuracy(
+                    found[source, name], target, runner.attack_on(source, attack)
                 )
-                for oracle in self.oracles
+                for source in self.sources
                 for target in self.targets
             }
             for name, attack in named.items()
@@ -155,10 +175,10 @@ class Session:
         self._warn(natural, robust, measured=known is None)
         return TransferMatrix(natural, robust)
 
-    def _runner(self, named: Mapping[str, Attack], *, natural: bool = True) -> Runner:
+    def _runner(self, named: Mapping[str, Attack], *, clean: bool = True) -> Runner:
         open_eot = any(attack.eot is None for attack in named.values())
         return Runner(
-            self.oracles,
+            self.sources,
             self.targets,
             self.data,
             named,
@@ -166,9 +186,10 @@ class Session:
             self.options.batch_size,
             self.look.identity,
             self.options.seed,
-            natural=natural,
+            clean=clean,
             image_sink=self.options.image_sink,
-            eot={o: self.look.usual_eot(m) for o, m in self.oracles.items()} if open_eot else {},
+            eot={s: self.look.usual_eot(m) for s, m in self.sources.items()} if open_eot else {},
+            answer=self.look.answer,
         )
 
     def _draws(self, model: Model) -> int:
@@ -208,7 +229,7 @@ class Session:
         for name, value in natural.items():
             if self.options.warn and measured:
                 warn_of_chance(name, value, self.data)
-            attacked = [cells[oracle, name] for cells in robust.values() for oracle in self.oracles]
+            attacked = [cells[source, name] for cells in robust.values() for source in self.sources]
             warn_of_bad(name, [value, *attacked])
 
     def finish(self, recorded: Mapping[str, Attack] | None = None) -> list[str]:

@@ -205,6 +205,18 @@ def count_parameters(name: str, *, num_classes: int = 10, in_channels: int = 3) 
     return total
 
 
+def base_name(architecture: Architecture) -> str | None:
+    """Return the BASE that names an architecture, such as resnet20; None if none does."""
+    blocks, widen = architecture.blocks, architecture.widths[0] // WIDTHS[0]
+    if architecture.widths != tuple(widen * width for width in WIDTHS):
+        return None
+    if architecture.block == "bottleneck":
+        return f"resnet{9 * blocks + 2}_bottleneck" if widen == 1 else None
+    if widen == 1:
+        return f"resnet{6 * blocks + 2}"
+    return "wrn14_2" if (blocks, widen) == (2, 2) else f"wrn{6 * blocks + 4}_{widen}"
+
+
 def names_code(name: str) -> bool:
     """Return whether building the model called ``name`` imports the user's own code.
 

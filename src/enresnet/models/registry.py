@@ -5,6 +5,7 @@ Parts joined by ``+`` weigh equally as parts, whatever their number of members (
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -18,8 +19,10 @@ from enresnet.models.architecture import StdOver
 from enresnet.models.conversion.convert import feynman_kac
 from enresnet.models.ensemble import Average, Ensemble
 from enresnet.models.external import DEFAULT_SIZE, ExternalNetwork, NetworkSource
-from enresnet.models.names import ExternalPart, Part, parse_name
-from enresnet.models.noise import DEFAULT_NOISE
+from enresnet.models.interface import module_of
+from enresnet.models.names import ExternalPart, Part, base_name, parse_name
+from enresnet.models.noise import DEFAULT_NOISE, noise_modules
+from enresnet.models.normalized import Normalized
 from enresnet.models.resnet import ResNet
 
 
@@ -156,6 +159,39 @@ def same_architecture(model: nn.Module, name: str) -> bool:
     if len(parts) > 1:
         return bool(_architecture(model) == expected)
     return bool(_architecture(model) == (expected[0] if parts[0].members else expected[0][0]))
+
+
+def name_of(model: object) -> str:
+    """Return what a model is called in results.
+
+    One of ours has the name that builds its architecture; another is called after its class, a
+    function by its own name, and a model that is given normalised images as it is without.
+    """
+    if type(model) is Normalized:
+        return name_of(model.model)
+    if isinstance(model, functools.partial):
+        return name_of(model.func)
+    owner = module_of(model)
+    if owner is None:
+        return getattr(model, "__name__", type(model).__name__)
+    return _own_name(owner) or type(owner).__name__
+
+
+def _own_name(model: nn.Module) -> str | None:
+    """Return the name of a network of ours; None where no name builds its architecture."""
+    if type(model) is ResNet:
+        base = base_name(model.architecture)
+        noisy = any(place.noise > 0 for place in noise_modules(model))
+        return base if base is None or not noisy else f"en1_{base}"
+    if type(model) is not Ensemble:
+        return None
+    if all(type(member) is ResNet for member in model.members):
+        first, *others = (_architecture(member) for member in model.members)
+        base = base_name(first) if all(other == first for other in others) else None
+        return None if base is None else f"en{len(model.members)}_{base}"
+    groups = [_own_name(member) for member in model.members if type(member) is Ensemble]
+    known = [name for name in groups if name is not None and "+" not in name]
+    return "+".join(known) if len(known) == len(model.members) else None
 
 
 def _architecture(model: object) -> Any:

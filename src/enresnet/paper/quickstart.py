@@ -104,8 +104,8 @@ def run_quickstart(
             advance,
         )
         clean, answers = _clean(folder, seeds)
-    images, labels = load_data("digits").test.batch(slice(SHOWN))
-    order = sorted(attacked, key=lambda a: (a.oracle, a.attack, a.seed))
+    images, labels = load_data("digits").test[:SHOWN]
+    order = sorted(attacked, key=lambda a: (a.source, a.attack, a.seed))
     return Quickstart(
         trained=sorted(trained, key=lambda t: (t.network, t.seed)),
         attacked=order,
@@ -155,7 +155,7 @@ def _attack(plan: Plan, network: str, name: str, seed: int, folder: str) -> Atta
     images, labels = test.batch(rows)
     adversarial = attack(models[network], images, labels, progress=False)
     return Attacked(
-        oracle=network,
+        source=network,
         attack=name,
         seed=seed,
         rows=rows,
@@ -174,7 +174,7 @@ def _attack(plan: Plan, network: str, name: str, seed: int, folder: str) -> Atta
 
 
 def _clean(folder: str, seeds: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    images, labels = load_data("digits").test.batch(slice(None))
+    images, labels = load_data("digits").test
     scores: dict[str, list[Tensor]] = {network: [] for network in NETWORKS}
     answers: dict[str, Tensor] = {}
     for seed in range(seeds):

@@ -186,20 +186,20 @@ def convergence_figure(result: Evaluation, title: str) -> Figure:
 
 def transfer_heat_map(
     accuracies: Sequence[Sequence[float]],
-    oracles: Sequence[str],
+    sources: Sequence[str],
     targets: Sequence[str],
     title: str,
 ) -> Figure:
-    """Return a heat map of each target's accuracy on the images made against each oracle.
+    """Return a heat map of each target's accuracy on the images made against each source.
 
     Args:
-        accuracies: In [0, 1]; a row for each oracle, a column for each target.
-        oracles: The names of the models that were attacked.
+        accuracies: In [0, 1]; a row for each source, a column for each target.
+        sources: The names of the models that were attacked.
         targets: The names of the models that classify the attacked images.
         title: The title.
 
     Returns:
-        The figure. Where oracle and target have one name, the number is bold.
+        The figure. Where source and target have one name, the number is bold.
 
     Example::
 
@@ -208,17 +208,17 @@ def transfer_heat_map(
         names = ["resnet20", "en5_resnet20"]
         figure = transfer_heat_map([[0.4, 0.6], [0.5, 0.5]], names, names, "IFGSM-20 on CIFAR-10")
     """
-    rows, columns = ([for_picture(_folded(name)) for name in names] for names in (oracles, targets))
+    rows, columns = ([for_picture(_folded(name)) for name in names] for names in (sources, targets))
     longest = max(len(line) for name in (*rows, *columns) for line in name.splitlines())
     figure = blank(
-        2.0 + 0.05 * longest + 1.1 * len(targets), 1.5 + 0.04 * longest + 0.7 * len(oracles)
+        2.0 + 0.05 * longest + 1.1 * len(targets), 1.5 + 0.04 * longest + 0.7 * len(sources)
     )
     axes = figure.subplots()
     values = [[100 * value for value in row] for row in accuracies]
     image = axes.imshow(values, cmap="cividis", vmin=0, vmax=100, aspect="auto")
     for row, line in enumerate(values):
         for column, value in enumerate(line):
-            own = oracles[row] == targets[column]
+            own = sources[row] == targets[column]
             axes.text(
                 column,
                 row,
@@ -229,7 +229,7 @@ def transfer_heat_map(
                 fontweight="bold" if own else "normal",
             )
     axes.set_xticks(range(len(targets)), columns, rotation=20, ha="right")
-    axes.set_yticks(range(len(oracles)), rows)
+    axes.set_yticks(range(len(sources)), rows)
     axes.set_xlabel("classified by")
     axes.set_ylabel("made against")
     axes.set_title(for_picture(textwrap.fill(title, 64)), fontsize=10)

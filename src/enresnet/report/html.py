@@ -64,8 +64,8 @@ def quickstart_page(result: Quickstart) -> str:
             for network in NETWORKS
         },
         attack_seconds={
-            (a.attack, a.oracle): sum(
-                b.seconds for b in result.attacked if (b.attack, b.oracle) == (a.attack, a.oracle)
+            (a.attack, a.source): sum(
+                b.seconds for b in result.attacked if (b.attack, b.source) == (a.attack, a.source)
             )
             / result.seeds
             for a in result.attacked
@@ -104,7 +104,7 @@ def _grid(result: Quickstart) -> tuple[Any, list[str], tuple[str, ...]]:
     columns: list[Any] = [("clean", result.examples, result.clean_answers)]
     for network in NETWORKS:
         (first,) = (
-            a for a in result.attacked if (a.oracle, a.attack, a.seed) == (network, ATTACKS[1], 0)
+            a for a in result.attacked if (a.source, a.attack, a.seed) == (network, ATTACKS[1], 0)
         )
         columns.append((f"attacked: {ATTACKS[1]}\non {network}", first.images, first.answers))
         columns.append(

@@ -61,7 +61,7 @@ class Trained:
 class Attacked:
     """One attack on one network: the scores of both networks on the images it made."""
 
-    oracle: str
+    source: str
     attack: str
     seed: int
     rows: Tensor  # which test images
@@ -106,13 +106,13 @@ class Quickstart:
     seeds: int
     plan: Plan
 
-    def scores(self, target: str, attack: str, *, oracle: str | None = None) -> Tensor:
-        """Return one network's scores under an attack, white box unless an oracle is named.
+    def scores(self, target: str, attack: str, *, source: str | None = None) -> Tensor:
+        """Return one network's scores under an attack, white box unless a source is named.
 
         There is one score for each image, its mean over the seeds that attacked it: the intervals
         are over images, so none may count twice.
         """
-        chosen = self._chosen(attack, oracle or target)
+        chosen = self._chosen(attack, source or target)
         rows = torch.cat([a.rows for a in chosen])
         different, place = rows.unique(return_inverse=True)
         scores = torch.cat([a.scores[target] for a in chosen])
@@ -126,21 +126,21 @@ class Quickstart:
         rows = [_row("clean images", clean[BASE], clean[ENSEMBLE], by_seed)]
         for kind in ("white box", "blind"):
             for attack in ATTACKS:
-                oracles = {
+                sources = {
                     target: target if kind == "white box" else other
                     for target, other in zip(NETWORKS, reversed(NETWORKS), strict=True)
                 }
-                both = [self.scores(t, attack, oracle=oracles[t]) for t in NETWORKS]
+                both = [self.scores(t, attack, source=sources[t]) for t in NETWORKS]
                 means = [
-                    [float(a.scores[t].mean()) for a in self._chosen(attack, oracles[t])]
+                    [float(a.scores[t].mean()) for a in self._chosen(attack, sources[t])]
                     for t in NETWORKS
                 ]
                 by_seed = [ours - base for base, ours in zip(*means, strict=True)]
                 rows.append(_row(f"{attack}, {kind}", both[0], both[1], by_seed))
         return rows
 
-    def _chosen(self, attack: str, oracle: str) -> list[Attacked]:
-        return [a for a in self.attacked if (a.oracle, a.attack) == (oracle, attack)]
+    def _chosen(self, attack: str, source: str) -> list[Attacked]:
+        return [a for a in self.attacked if (a.source, a.attack) == (source, attack)]
 
     def to_json(self) -> dict[str, Any]:
         """Return the table, the training curves and the settings as plain JSON."""

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from enresnet.attacks.precision import fast_bfloat16
 from enresnet.common import checks
 from enresnet.common.precision import TrainingPrecision, training_precision
+from enresnet.evaluation import Shard
 from enresnet.training.objectives import Objective
 
 if TYPE_CHECKING:
@@ -136,6 +137,11 @@ class Engine:
     def rank(self) -> int:
         """The number of this process; 0 writes files and prints."""
         return self._fabric.global_rank
+
+    @property
+    def shard(self) -> Shard:
+        """Which of the processes this is, for evaluations that share their work."""
+        return Shard(self.rank, self.processes, self.wait, self.counted)
 
     def share_of(self, count: int) -> slice:
         """Return the rows of ``count`` images that this process takes."""

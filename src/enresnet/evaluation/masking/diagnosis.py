@@ -97,6 +97,11 @@ class Diagnosis:
         return [check for check in self.checks if check.verdict == "warn"]
 
     @property
+    def undecided(self) -> list[MaskingCheck]:
+        """The checks that could not have warned, as on a few images: they say nothing."""
+        return [check for check in self.checks if check.verdict == "undecided"]
+
+    @property
     def caption(self) -> str:
         """How strong the attacks were."""
         return f"epsilon = {brief(self.epsilon)}, EOT over {self.eot}."
@@ -105,16 +110,26 @@ class Diagnosis:
         """Return a row for each check, for a data frame.
 
         Returns:
-            Rows with ``check``, ``figure``, ``verdict`` and ``meaning``; see :class:`MaskingCheck`.
+            Rows with ``check``, ``figure``, ``verdict``, ``meaning`` and ``reason``; see
+            :class:`MaskingCheck`.
         """
         return [
-            {"check": c.name, "figure": c.figure, "verdict": c.verdict, "meaning": c.meaning}
+            {
+                "check": c.name,
+                "figure": c.figure,
+                "verdict": c.verdict,
+                "meaning": c.meaning,
+                "reason": c.reason,
+            }
             for c in self.checks
         ]
 
     def table(self) -> list[Row]:
-        """Return each check with its figure and verdict, as rows of words."""
-        return [{"check": c.name, "figure": c.figure, "verdict": c.verdict} for c in self.checks]
+        """Return each check with its figure and verdict, as rows of words.
+
+        Where it is undecided, the figure is followed by the reason.
+        """
+        return [{"check": c.name, "figure": c.told, "verdict": c.verdict} for c in self.checks]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON."""
@@ -152,8 +167,8 @@ def diagnose(
     limit: int | None = None,
     batch_size: int = 128,
     queries: int = 300,
-    oracles: Mapping[str, Model] | None = None,
-    natural: Model | None = None,
+    sources: Mapping[str, Model] | None = None,
+    naturally_trained: Model | None = None,
     seed: int = 0,
     journal: str | os.PathLike[str] | Journals | None = None,
     progress: bool | None = None,
@@ -168,12 +183,13 @@ def diagnose(
             that always answers the same, else 5.
         draws: Predictions that every image is scored over; 10 by default, 1 for a deterministic
             model.
-        limit: Use only the first so many images, two at least; None, the default, for all.
+        limit: Use only the first so many images, two at least; None, the default, for all. Checks
+            that compare two attacks need six that are right when clean.
         batch_size: Images that meet the model at once; 128 by default.
         queries: Steps of the search without gradients; 300 by default.
-        oracles: Other models, by name, whose adversarial images are tried on it; by default none.
-        natural: The same network trained without attacks, which no honest attack leaves standing;
-            by default that check is skipped.
+        sources: Other models, by name, whose adversarial images are tried on it; by default none.
+        naturally_trained: The same network trained without attacks, which no honest attack leaves
+            standing; by default that check is skipped.
         seed: Fixes the attacks and the noise; 0 by default.
         journal: A folder that keeps results as they come; the same call goes on from there.
         progress: Whether to show progress; None shows it on a terminal and in a notebook.
@@ -182,7 +198,8 @@ def diagnose(
         - dataset, as a pair: images N x C x H x W, labels N
 
     Returns:
-        All checks, those that warn under ``.warnings``, and two curves. It prints as a table.
+        All checks, those that warn under ``.warnings``, those that so few images cannot decide
+        under ``.undecided``, and two curves. It prints as a table.
 
     Raises:
         ValueError, TypeError: An argument is not what it should be, or the model does not fit the
@@ -201,7 +218,12 @@ def diagnose(
     session = Session.open(model, dataset, options)
     with options.resumable():
         return diagnose_session(
-            session, epsilon=epsilon, eot=eot, queries=queries, oracles=oracles, natural=natural
+            session,
+            epsilon=epsilon,
+            eot=eot,
+            queries=queries,
+            sources=sources,
+            naturally_trained=naturally_trained,
         )
 
 
@@ -211,8 +233,8 @@ def diagnose_session(
     epsilon: float | None = None,
     eot: int | None = None,
     queries: int = 300,
-    oracles: Mapping[str, Model] | None = None,
-    natural: Model | None = None,
+    sources: Mapping[str, Model] | None = None,
+    naturally_trained: Model | None = None,
 ) -> Diagnosis:
     """Return what speaks for and against the gradients of a session's model; see `diagnose`."""
     radius = check_epsilon(epsilon, "linf")
@@ -223,33 +245,38 @@ def diagnose_session(
     eot = session.usual_eot() if eot is None else eot
     model, data = session.targets[OWN], session.data
     measured = Measurements(session, radius, eot)
-    oracles = oracles or {}
+    sources = sources or {}
     odd = [MaskingCheck(s.name, s.figure, "warn", s.remedy) for s in suspicions(model, data)]
-    stages = 5 + len(STEPS) + len(_radii(radius)) + len(oracles) + (natural is not None)
+    stages = 5 + len(STEPS) + len(_radii(radius)) + len(sources) + (naturally_trained is not None)
     with progress_bar("diagnosing", stages, show=session.options.progress) as advance:
         measured.advance = advance
         try:
             one = measured.under(FGSM(epsilon=radius, eot=eot))
         except NoGradientError:
             return _of(measured, [*odd, answers.no_gradient(measured, queries)], {}, {})
-        if measured.natural is not None:
-            warn_of_chance(OWN, measured.natural, data)
+        warn_of_chance(OWN, measured.natural, data)
         many = measured.iterative(20)
         steps = {number: one if number == 1 else measured.iterative(number) for number in STEPS}
         curve = {size: measured.iterative(20, size) for size in _radii(radius)}
         found = [
             *odd,
-            answers.many_steps(one, many),
+            answers.many_steps(measured, one, many),
             *answers.black_box(measured, many, queries),
-            *(answers.blind(measured, name, oracle, many) for name, oracle in oracles.items()),
-            *([] if oracles else [answers.SKIPPED_BLIND]),
-            answers.unbounded(curve),
-            answers.effort("more steps stop helping", "100 steps rather than 20", many, steps[100]),
+            *(answers.blind(measured, name, source, many) for name, source in sources.items()),
+            *([] if sources else [answers.SKIPPED_BLIND]),
+            answers.unbounded(measured, curve),
+            answers.effort(
+                "more steps stop helping",
+                "100 steps rather than 20",
+                measured.natural,
+                many,
+                steps[100],
+            ),
             *answers.more_of_the_rest(measured, eot),
             *answers.slope(measured),
-            answers.SKIPPED_NATURAL
-            if natural is None
-            else answers.natural_training(measured, natural),
+            answers.SKIPPED_NATURALLY_TRAINED
+            if naturally_trained is None
+            else answers.natural_training(measured, naturally_trained),
         ]
     return _of(measured, found, curve, steps)
 

@@ -30,28 +30,34 @@ class Measurements:
         self.session, self.epsilon, self.eot = session, epsilon, eot
         self.model, self.data, self.options = session.targets[OWN], session.data, session.options
         self.advance: Any = lambda _: None
-        self.natural: Accuracy | None = None
+        self._natural: Accuracy | None = None
         self._known: dict[str, Accuracy] = {}
 
-    def under(self, attack: Attack, oracle: Model | None = None) -> Accuracy:
+    @property
+    def natural(self) -> Accuracy:
+        """The accuracy on clean images, which the first measurement finds."""
+        assert self._natural is not None
+        return self._natural
+
+    def under(self, attack: Attack, source: Model | None = None) -> Accuracy:
         """Return the accuracy under an attack, measured once."""
-        key = f"{attack!r} of {id(oracle)}"
+        key = f"{attack!r} of {id(source)}"
         if key not in self._known:
-            result = self.measured(self.model if oracle is None else oracle, self.model, attack)
+            result = self.measured(self.model if source is None else source, self.model, attack)
             self._known[key] = result.robust[attack.name]
         return self._known[key]
 
-    def measured(self, oracle: Model, target: Model, attack: Attack) -> Evaluation:
+    def measured(self, source: Model, target: Model, attack: Attack) -> Evaluation:
         """Return what an attack on one model does to another."""
         journal = self.options.journal
         if isinstance(journal, Journals):
-            # Two oracles may be alike in all that a header tells.
-            place = (oracle is self.model, target is self.model, len(self._known))
+            # Two sources may be alike in all that a header tells.
+            place = (source is self.model, target is self.model, len(self._known))
             journal = journal.within(repr(place))
         options = replace(self.options, journal=journal, warn=False, progress=False)
-        result = self.session.of(oracle, target, options).measure(attack).evaluation()
-        if self.natural is None and target is self.model:
-            self.natural = result.natural
+        result = self.session.of(source, target, options).measure(attack).evaluation()
+        if self._natural is None and target is self.model:
+            self._natural = result.natural
         self.advance(1)
         return result
 

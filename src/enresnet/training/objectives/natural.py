@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from enresnet.training.objectives.base import Objective
 
 
-class Natural(Objective):
+class NaturalTraining(Objective):
     """Cross-entropy on clean images."""
 
     robust = False
