@@ -36,6 +36,7 @@ COMMANDS = {
     "models": "List the trained networks in the package, and those of the paper.",
     "attacks": "List the attacks, with their default settings.",
     "doctor": "Show what is installed, what works and what is missing.",
+    "completion": "Print a script that completes commands and options in a shell.",
 }
 
 
