@@ -35,6 +35,8 @@ COMMANDS = {
     "export": "Write a network to a file for other runtimes: ONNX, torch.export.",
     "models": "List the trained networks in the package, and those of the paper.",
     "attacks": "List the attacks, with their default settings.",
+    "doctor": "Show what is installed, what works and what is missing.",
+    "completion": "Print a script that completes commands and options in a shell.",
 }
 
 
@@ -62,6 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             + checks.did_you_mean(name, COMMANDS)
         )
     try:
+        if name == "doctor" and not _is_there("tyro"):
+            return int(importlib.import_module("enresnet.cli.doctor").without_tyro(words[1:]))
         import tyro
 
         from enresnet.cli.options import flattened, readable
@@ -79,10 +83,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
     except FloatingPointError as error:
         return _refuse(str(error), once=True)
+    except ModuleNotFoundError as error:
+        return _refuse(f"{error}; enresnet doctor says what is missing")
     except BrokenPipeError:  # who reads our output has seen enough, as head does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
-    except (ValueError, TypeError, OSError, MemoryError) as error:
+    except (ValueError, TypeError, OSError, MemoryError, ImportError) as error:
         return _refuse(str(error))
     except KeyboardInterrupt as stop:
         _refuse(str(stop) or "interrupted", once=True)
@@ -93,6 +99,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # An end that all processes agree on is not one that the others are to blame for.
         code = code if _refuse(str(error), once=True) else 0
     return int(code or 0)
+
+
+def _is_there(module: str) -> bool:
+    try:
+        importlib.import_module(module)
+    except ImportError:
+        return False
+    return True
 
 
 def _help() -> str:

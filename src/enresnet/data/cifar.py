@@ -118,7 +118,7 @@ def load_cifar(spec: Cifar, *, source: Path | None = None) -> tuple[Images, Imag
 
     ``source`` is a folder, or an archive, of official files to fill it from, anew if it is full.
     """
-    path = download.cache_folder() / f"{spec.name}.safetensors"
+    path = _kept(spec)
     if path.is_file() and source is None:
         download.clean_cache_folder()  # of another process that was killed while this one was made
         arrays = _from_cache(spec, path)
@@ -136,6 +136,23 @@ def load_cifar(spec: Cifar, *, source: Path | None = None) -> tuple[Images, Imag
         )
         for split in ("train", "test")
     )
+
+
+def find_cifar(spec: Cifar) -> Path | None:
+    """Return the file in the cache, verified; None if there is none. Nothing is fetched.
+
+    Raises:
+        ValueError: The file is truncated or altered.
+    """
+    path = _kept(spec)
+    if not path.is_file():
+        return None
+    _from_cache(spec, path)
+    return path
+
+
+def _kept(spec: Cifar) -> Path:
+    return download.cache_folder() / f"{spec.name}.safetensors"
 
 
 def fetch(spec: Cifar, *, source: Path | None = None) -> Arrays:

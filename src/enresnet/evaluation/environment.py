@@ -1,4 +1,7 @@
-"""What figures depend on besides the command: the machine, the versions, the commit."""
+"""What figures depend on besides the command: the machine, the versions, the commit.
+
+torch is imported where it is asked for: the processor and the commit are known without it.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,6 @@ import platform
 import subprocess
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from enresnet import native
 
@@ -43,6 +44,8 @@ def hardware() -> dict[str, Any]:
 
         print(hardware()["threads"])
     """
+    import torch
+
     return {
         "processor": processor(),
         "threads": torch.get_num_threads(),
@@ -73,6 +76,8 @@ def versions() -> dict[str, str]:
 
         print(versions()["torch"])
     """
+    import torch
+
     return {
         "enresnet": importlib.metadata.version("enresnet"),
         "commit": commit(),

@@ -78,6 +78,44 @@ def library() -> ctypes.CDLL | None:
     return loaded
 
 
+def why_not() -> str:
+    """Return why the loops are not in use; "" if they are."""
+    if library() is not None:
+        return ""
+    if os.environ.get("ENRESNET_NATIVE") == "0":
+        return "switched off by ENRESNET_NATIVE=0"
+    if not compilers():
+        return "there is no C compiler"
+    try:
+        with tempfile.TemporaryDirectory(prefix="enresnet-") as folder:
+            _compile(path := Path(folder, "noise.so"))
+            ctypes.CDLL(str(path))
+    except subprocess.CalledProcessError as error:
+        lines = error.stderr.decode(errors="replace").strip().splitlines()
+        code = f"exit code {error.returncode}"
+        told = next((line for line in lines if "error" in line), lines[-1] if lines else code)
+        return f"{error.cmd[0]} fails: {told}"
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
+    return "they compile and load now, but did not before"
+
+
+def cache() -> Path:
+    """Return the folder where the compiled loops are kept; it may not exist yet.
+
+    Raises:
+        RuntimeError: The user has no home.
+    """
+    return user_cache() / f"native-{_user()}"
+
+
+def compilers() -> list[list[str]]:
+    """Return the commands of the compilers that are tried, the first first: $CC, then others."""
+    chosen = shlex.split(os.environ.get("CC", ""))
+    usual = [[name] for name in ("cc", "gcc", "clang") if shutil.which(name)]
+    return [chosen, *usual] if chosen else usual
+
+
 def supports(x: Tensor) -> bool:
     """Return whether the loops can work on a tensor: float32 or bfloat16, dense, on the CPU."""
     import torch
@@ -131,7 +169,7 @@ def other_loops(begun: bool) -> str:
 def _folder() -> tuple[Path, bool]:
     """Return a folder of this user alone, and whether it is kept for the next process."""
     try:
-        folder = user_cache() / f"native-{_user()}"
+        folder = cache()
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
@@ -194,13 +232,10 @@ def _key() -> str:
 
 
 def _compile(path: Path) -> None:
-    """Compile with the first compiler and the first flags that work: $CC, then the usual ones."""
-    chosen = shlex.split(os.environ.get("CC", ""))
-    compilers = [chosen] if chosen else []
-    compilers += [[name] for name in ("cc", "gcc", "clang") if shutil.which(name)]
+    """Compile with the first compiler and the first flags that work."""
     source = Path(__file__).with_name(SOURCES[0])
     error: Exception = OSError("no C compiler")
-    for compiler, flags in itertools.product(compilers, FLAGS):
+    for compiler, flags in itertools.product(compilers(), FLAGS):
         try:
             with atomic_write(path) as temporary:
                 words = [*flags, "-shared", "-fPIC", str(source), "-o", str(temporary), "-lm"]
