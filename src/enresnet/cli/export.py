@@ -9,6 +9,7 @@ import tyro
 
 from enresnet.cli.model_source import open_model
 from enresnet.cli.output import check_outputs, say
+from enresnet.common.requirements import extras, install_command
 
 
 def command(
@@ -58,7 +59,7 @@ def command(
     if written.numbers:
         inputs += f", and noise, N x {written.numbers} standard normal numbers"
     if written.difference is None:
-        tried = "not tried: onnxruntime is not installed, pip install 'enresnet[export]'"
+        tried = f"not tried: onnxruntime is not there, {install_command(extras()['export'])}"
     elif noise == "drawn":
         tried = "tried: it runs, and draws its noise in every call"
     else:

@@ -70,13 +70,7 @@ def command(
     strength.check()
     if bool(matrix) == bool(oracle or target) or bool(oracle) != bool(target):
         raise ValueError("give --oracle and --target, or --matrix with all the models")
-    if (mean or std) and not any(map(is_own, matrix or (*oracle, *target))):
-        raise ValueError(
-            "--mean and --std are for models of your own, module.path:name; none is given"
-        )
-    opened = {
-        source: _opened(source, mean, std, trust_code) for source in matrix or (*oracle, *target)
-    }
+    opened = _opened(matrix or (*oracle, *target), mean, std, trust_code)
     oracles, judges = (
         _named([opened[source] for source in sources])
         for sources in (matrix or oracle, matrix or target)
@@ -131,12 +125,19 @@ def command(
 
 
 def _opened(
-    source: str, mean: tuple[float, ...], std: tuple[float, ...], trust_code: bool
-) -> ModelSource:
-    """Return a model; mean and std are for those of the user's own."""
-    if is_own(source):
-        return open_model(source, mean=mean, std=std)
-    return open_model(source, trust_code=trust_code)
+    sources: tuple[str, ...], mean: tuple[float, ...], std: tuple[float, ...], trust_code: bool
+) -> dict[str, ModelSource]:
+    """Return the models as they were named; mean and std are for those of the user's own."""
+    if (mean or std) and not any(map(is_own, sources)):
+        raise ValueError(
+            "--mean and --std are for models of your own, module.path:name; none is given"
+        )
+    return {
+        source: open_model(source, mean=mean, std=std)
+        if is_own(source)
+        else open_model(source, trust_code=trust_code)
+        for source in sources
+    }
 
 
 def _named(opened: Sequence[ModelSource]) -> dict[str, ModelSource]:

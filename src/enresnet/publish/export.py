@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from enresnet.common import checks
 from enresnet.common.files import atomic_write
+from enresnet.common.requirements import extras, install_command
 from enresnet.models.noise import noise_modules
 from enresnet.publish.noise_in_graphs import EXPORTED_NOISE, ExportedNoise, WithoutStreams
 
@@ -151,7 +152,7 @@ def _write_onnx(
         if importlib.util.find_spec(name) is None:
             raise ImportError(
                 f"format='onnx' needs {name}, which is not installed: "
-                "pip install 'enresnet[export]'"
+                f"{install_command(extras()['export'])}"
             )
     names = ["images", "noise"][: len(given)]
     program = torch.onnx.export(
@@ -224,7 +225,9 @@ def open_onnx(path: str | os.PathLike[str]) -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise ImportError("open_onnx needs onnxruntime: pip install 'enresnet[export]'") from error
+        raise ImportError(
+            f"open_onnx needs onnxruntime: {install_command(extras()['export'])}"
+        ) from error
     onnxruntime.set_seed(secrets.randbits(31))
     return onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from enresnet.common import checks
 from enresnet.common.files import atomic_write
+from enresnet.common.requirements import extras, install_command
 from enresnet.common.tables import as_markdown
 from enresnet.common.text import brief
 from enresnet.evaluation import load_results
@@ -23,7 +24,7 @@ try:
 except ImportError as error:
     raise ImportError(
         f"the Hub needs huggingface_hub, which cannot be imported ({error}): "
-        "pip install 'enresnet[hub]'"
+        f"{install_command(extras()['hub'])}"
     ) from error
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -57,6 +58,10 @@ class HubModel(
         classes: The names of the classes.
         data: The data it was trained on.
         measured: What was measured.
+
+    Shape:
+        - images, in a call: N x C x H x W in [0, 1]
+        - result: N x classes, logits
 
     Raises:
         TypeError: The model is not an ``nn.Module``, or the rows are not mappings.
