@@ -172,6 +172,7 @@ def attack_at(
     budget: int | None = None,
     targets: ChosenTargets | None = None,
     restarts: int | None = None,
+    early_stop: bool = False,
     epsilon_l2: float | None = None,
 ) -> Attack:
     """Return the attack called ``name`` for perturbations of about ``epsilon`` in linf.
@@ -190,13 +191,15 @@ def attack_at(
         budget: Gradient evaluations an image, for ``"strongest"``; 1000 by default.
         targets: How targets are chosen, for names that contain ``_targeted``.
         restarts: Random starts, for pgd, apgd and noise; 1 by default.
+        early_stop: True leaves an image once a deterministic model gets it wrong, for ifgsm, pgd
+            and apgd.
         epsilon_l2: The radius of attacks in l2; 0.5 by default.
 
     Returns:
         The attack.
 
     Raises:
-        TypeError: An option has the wrong type, or the attack has no restarts.
+        TypeError: An option has the wrong type, or the attack has no restarts or no early stop.
         ValueError: The name is unknown (the error names near matches), an option is out of range or
             contradicts the name, or AutoAttack is not installed.
 
@@ -219,6 +222,8 @@ def attack_at(
         options["epsilon"] = epsilon_l2
     if restarts is not None:
         options["restarts"] = restarts
+    if early_stop:
+        options["early_stop"] = True
     if seed is not None:
         options["generator"] = named_generator(seed, f"attack {name}")
     if budget is not None and name == "strongest":

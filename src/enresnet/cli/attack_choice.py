@@ -25,6 +25,8 @@ class AttackOptions:
             used in training.
         epsilon_l2: Largest l2 norm of the change, for attacks in l2, or several; 0.5 by default.
         restarts: Random starts of pgd, apgd and noise, of which the worst counts; 1 by default.
+        early_stop: Leave an image of a deterministic model as soon as it is wrong: faster, with the
+            same accuracy; for ifgsm, pgd and apgd. Images that are saved are then weaker.
         targets: The classes that attacks named _targeted aim at: a random other class, the least
             likely, the runner-up, or all others in turn.
     """
@@ -33,6 +35,7 @@ class AttackOptions:
     epsilon: tuple[Ratio, ...] = ()
     epsilon_l2: tuple[Ratio, ...] = ()
     restarts: int | None = None
+    early_stop: bool = False
     targets: Targets | None = None
 
     def check(self) -> None:
@@ -70,6 +73,8 @@ class AttackOptions:
 
         if self.restarts is not None and _has_restarts(name):
             options = {**options, "restarts": self.restarts}
+        if self.early_stop and _stops_early(name):
+            options = {**options, "early_stop": True}
         options = {**options, "targets": self.targets}
         if "_l2" not in name:
             own = usual if radius is None else radius
@@ -104,6 +109,8 @@ class AttackOptions:
                     "--restarts is for attacks with a random start: pgd, apgd and noise; none is "
                     "named"
                 )
+        if self.early_stop and not any(map(_stops_early, names)):
+            raise ValueError("--early-stop is for ifgsm, pgd and apgd; none is named")
         if self.targets is not None and not any("_targeted" in name for name in names):
             raise ValueError(
                 f"--targets {self.targets} is for attacks that aim at a class; add _targeted to a "
@@ -113,3 +120,7 @@ class AttackOptions:
 
 def _has_restarts(name: str) -> bool:
     return name.startswith(("pgd", "apgd", "noise"))
+
+
+def _stops_early(name: str) -> bool:
+    return name.startswith(("ifgsm", "pgd", "apgd"))

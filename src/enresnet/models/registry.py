@@ -183,8 +183,15 @@ def _own_name(model: nn.Module) -> str | None:
         base = base_name(model.architecture)
         noisy = any(place.noise > 0 for place in noise_modules(model))
         return base if base is None or not noisy else f"en1_{base}"
+    if type(model) is ExternalNetwork:
+        own = model.kind.rpartition(".")[2] if model.source is None else model.source.source
+        return f"en1_{own}" if model.residuals is not None else own
     if type(model) is not Ensemble:
         return None
+    if all(type(member) is ExternalNetwork for member in model.members):
+        names = {_own_name(member) or "" for member in model.members}
+        alone = names.pop().removeprefix("en1_")
+        return f"en{len(model.members)}_{alone}" if not names else None
     if all(type(member) is ResNet for member in model.members):
         first, *others = (_architecture(member) for member in model.members)
         base = base_name(first) if all(other == first for other in others) else None
