@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from enresnet.attacks import (
     APGD,
     FGSM,
+    FMN,
     IFGSM,
     PGD,
     Attack,
@@ -106,6 +107,12 @@ def every_attack() -> list[Attack]:
         ),
         *(APGD(steps=4, loss=loss, generator=seeded()) for loss in ("ce", "dlr", "targeted_dlr")),
         *(Square(steps=6, goal=goal, generator=seeded()) for goal in ("untargeted", "runner_up")),
+        *(
+            FMN(norm=norm, max_epsilon=largest, goal=goal, steps=4, generator=seeded())
+            for norm in ("linf", "l2")
+            for largest, goal in ((None, "untargeted"), (0.1, "untargeted"), (None, "runner_up"))
+        ),
+        FMN(steps=3, goal="targeted", targets="all", generator=seeded()),
         Strongest(budget=100, generator=seeded()),
     ]
 

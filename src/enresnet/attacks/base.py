@@ -109,6 +109,7 @@ class Attack(ABC):
 
     precision: Precision = "32"  # of gradients; see precision.py
     random = False  # whether it draws a seed for every example
+    minimal = False  # whether it looks for the smallest perturbation, so that norms tell all
 
     def __init__(
         self,
