@@ -37,6 +37,17 @@ class Linear(nn.Module):
         return images.flatten(1) @ self.weight.T + self.bias
 
 
+class Noisy(Linear):
+    """Logits W x + b plus Gaussian noise: fooled in half of the draws on the boundary."""
+
+    scale = 0.3
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits."""
+        logits = super().forward(images)
+        return logits + self.scale * torch.randn(logits.shape)
+
+
 class SmallNet(nn.Module):
     """A convolution, BatchNorm, dropout and optional noise: every state an attack could disturb."""
 

@@ -7,7 +7,7 @@ from enresnet.attacks import FMN, IFGSM, attack_at, create_attack
 from enresnet.data import load_data
 from enresnet.evaluation import score
 from enresnet.models import load_model
-from problems import Linear, SmallNet, random_problem, seeded
+from problems import Linear, Noisy, SmallNet, random_problem, seeded
 
 NORMS = ("linf", "l2")
 
@@ -154,17 +154,6 @@ def test_of_all_targets_the_nearest_counts(norm):
     found = sizes(attack(model, images, labels), images, norm)
     least = known_norms(model, images, labels, norm)
     assert (found / least).max() < 1.05
-
-
-class Noisy(Linear):
-    """Two classes whose margin has Gaussian noise: fooled in half of the draws on the boundary."""
-
-    noise = 0.3
-
-    def forward(self, images):
-        """Return the logits."""
-        logits = super().forward(images)
-        return logits + self.noise * torch.randn(logits.shape)
 
 
 @pytest.mark.parametrize("norm", NORMS)

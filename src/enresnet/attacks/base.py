@@ -15,6 +15,7 @@ from torch import Tensor
 from enresnet.attacks.batch import Batch
 from enresnet.attacks.counting import Classifier
 from enresnet.attacks.determinism import EOT, usual_eot
+from enresnet.attacks.geometry import norms_between
 from enresnet.attacks.inputs import check_classes, check_model_and_images
 from enresnet.attacks.known_networks import is_batch_independent, is_deterministic
 from enresnet.attacks.precision import wants_bfloat16
@@ -357,6 +358,19 @@ class Attack(ABC):
 
         The batch answers what an attack may ask: gradients, logits, losses, who is fooled.
         """
+
+    def norms(self, attacked: Tensor, images: Tensor) -> Tensor:
+        """Return the size of each image's perturbation, in the attack's norm.
+
+        Args:
+            attacked: The attacked images.
+            images: The images.
+
+        Shape:
+            - attacked, images: N x ...
+            - result: N, float64
+        """
+        return norms_between(attacked, images, getattr(self, "norm", "linf"))
 
     def _draw_seeds(self, count: int, generator: torch.Generator) -> Tensor:
         """Return a seed for each example, where the attack is random."""

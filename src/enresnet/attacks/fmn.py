@@ -36,7 +36,7 @@ from torch import Tensor
 from enresnet.attacks.base import Attack, ChosenTargets, Goal
 from enresnet.attacks.batch import Batch
 from enresnet.attacks.determinism import ASKED, NEAR
-from enresnet.attacks.geometry import BALLS, HAIR, Norm
+from enresnet.attacks.geometry import BALLS, HAIR, Norm, norms_between
 from enresnet.attacks.ifgsm import check_epsilon, check_length, with_suffixes
 from enresnet.attacks.losses import widened
 from enresnet.common import checks
@@ -46,7 +46,6 @@ FRESH = 20  # draws of a randomised model, most of which a smallest point must f
 ROUNDING = 16  # units in the last place by which logits may differ
 LAST_STEP = 1 / 100  # the last step as a share of the first
 LAST_GAMMA = 1e-3
-ORDERS = {"linf": math.inf, "l2": 2.0}
 DUALS = {"linf": 1.0, "l2": 2.0}
 
 
@@ -205,7 +204,7 @@ class FMN(Attack):
         margin = torch.stack(margins).mean(dim=0)
         most = torch.stack(fooled).to(margin.dtype).mean(dim=0) > 0.5
         adversarial = most & ~(margin > 0)
-        norm = _norms(point, batch.images, self.norm)
+        norm = norms_between(point, batch.images, self.norm)
         candidates = adversarial & (norm < found.norm)
         sure = candidates
         if not certain:
@@ -248,7 +247,7 @@ class Smallest:
 
     def __init__(self, images: Tensor, norm: Norm, largest: float | None) -> None:
         self.point, self._near = images.clone(), images.clone()
-        self.norm = torch.full_like(_norms(images, images, norm), torch.inf)
+        self.norm = torch.full_like(norms_between(images, images, norm), torch.inf)
         self._margin = torch.full_like(self.norm, torch.inf)
         # A hair less: of float64 images the norm itself is rounded.
         self._largest = math.inf if largest is None else largest * (1 - HAIR)
@@ -297,7 +296,7 @@ class _Ball:
         self.centre, self._norm = _wide(images), norm
         self._unit = BALLS[norm](images, 1.0)  # for directions alone
         corner = torch.where(images > 0.5, 0.0, 1.0).to(images.dtype)  # the farthest of the box
-        self._farthest = _norms(corner, images, norm)
+        self._farthest = norms_between(corner, images, norm)
 
     def bounded(self, radius: Tensor) -> Tensor:
         """Return radii that are no larger than the box."""
@@ -350,13 +349,6 @@ def _fooled(batch: Batch, logits: Tensor) -> Tensor:
     size = logits.detach().abs().nan_to_num(nan=0.0, posinf=0.0).amax(dim=1)
     hair = ROUNDING * torch.finfo(logits.dtype).eps * size
     return batch.fooled(logits) & ~(batch.margin(logits) > -hair)
-
-
-def _norms(point: Tensor, images: Tensor, norm: str) -> Tensor:
-    """Return the size of each example's perturbation."""
-    change = (widened(point) - widened(images)).flatten(1)
-    found: Tensor = torch.linalg.vector_norm(change, ord=ORDERS[norm], dim=1)
-    return found
 
 
 def _column(values: Tensor, like: Tensor) -> Tensor:

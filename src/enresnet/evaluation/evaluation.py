@@ -197,7 +197,8 @@ class Evaluation:
         settings = [value.settings or {} for value in self.robust.values()]
         for norm, where in (("linf", ""), ("l2", " in l2")):
             own = [s for s in settings if s.get("norm", "linf") == norm]
-            radii = {s["epsilon"] for s in own if "epsilon" in s}
+            found = {s.get("epsilon", s.get("max_epsilon")) for s in own}
+            radii = {radius for radius in found if radius is not None}
             if radii:
                 words += f"; epsilon = {', '.join(map(brief, sorted(radii)))}{where}"
         draws = sorted({s["eot"] for s in settings if s.get("eot")})
