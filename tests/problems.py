@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from enresnet.attacks import (
     APGD,
     FGSM,
+    FMN,
     IFGSM,
     PGD,
     Attack,
@@ -34,6 +35,17 @@ class Linear(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits."""
         return images.flatten(1) @ self.weight.T + self.bias
+
+
+class Noisy(Linear):
+    """Logits W x + b plus Gaussian noise: fooled in half of the draws on the boundary."""
+
+    scale = 0.3
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits."""
+        logits = super().forward(images)
+        return logits + self.scale * torch.randn(logits.shape)
 
 
 class SmallNet(nn.Module):
@@ -106,6 +118,12 @@ def every_attack() -> list[Attack]:
         ),
         *(APGD(steps=4, loss=loss, generator=seeded()) for loss in ("ce", "dlr", "targeted_dlr")),
         *(Square(steps=6, goal=goal, generator=seeded()) for goal in ("untargeted", "runner_up")),
+        *(
+            FMN(norm=norm, max_epsilon=largest, goal=goal, steps=4, generator=seeded())
+            for norm in ("linf", "l2")
+            for largest, goal in ((None, "untargeted"), (0.1, "untargeted"), (None, "runner_up"))
+        ),
+        FMN(steps=3, goal="targeted", targets="all", generator=seeded()),
         Strongest(budget=100, generator=seeded()),
     ]
 

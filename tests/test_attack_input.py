@@ -8,6 +8,7 @@ import torch
 
 from enresnet.attacks import (
     FGSM,
+    FMN,
     IFGSM,
     PGD,
     CarliniWagner,
@@ -129,6 +130,9 @@ def test_a_model_that_cannot_be_called():
         (CarliniWagner, {"space": "fourier"}, "space must be one of pixel, tanh"),
         (CarliniWagner, {"kappa": -1}, "kappa must be"),
         (CarliniWagner, {"c": -1}, "c must be"),
+        (FMN, {"max_epsilon": 8}, "max_epsilon must be at most 1 because.*8 grey levels are 8/255"),
+        (FMN, {"gamma": 2}, "gamma must be"),
+        (FMN, {"norm": "l1"}, "norm must be one of l2, linf"),
     ],
 )
 def test_values(kind, options, words):
@@ -247,6 +251,10 @@ def test_an_attack_at_another_size():
     assert attack_at("ifgsm20", 0.2).step_size == pytest.approx(0.05)
     assert attack_at("cw", 16 / 255).step_size == pytest.approx(1.2e-3)
     assert attack_at("fgsm_l2", 0.2).epsilon == 0.5
+    assert attack_at("fmn100", 0.2).max_epsilon == 0.2
+    assert attack_at("fmn100_l2", 0.2).max_epsilon == 0.5
+    assert attack_at("fmn100_l2", 0.2, epsilon_l2=1.5).max_epsilon == 1.5
+    assert create_attack("fmn20").max_epsilon is None
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from inspect import signature
 import pytest
 import torch
 
-from enresnet.attacks import APGD, FGSM, IFGSM, PGD, CarliniWagner, RandomNoise, Square
+from enresnet.attacks import APGD, FGSM, FMN, IFGSM, PGD, CarliniWagner, RandomNoise, Square
 from enresnet.attacks.batch import Batch
 from enresnet.models import (
     Ensemble,
@@ -92,6 +92,7 @@ def test_draws_share_what_comes_before_the_noise(monkeypatch):
         partial(PGD, steps=3, restarts=2),
         partial(APGD, steps=5, loss="targeted_dlr", targets=2),
         partial(CarliniWagner, steps=3),
+        partial(FMN, steps=3),
         partial(Square, steps=5),
         partial(RandomNoise, restarts=3),
     ],

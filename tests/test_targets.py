@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from enresnet.attacks import FGSM, IFGSM, PGD, CarliniWagner, Square, attack_at, create_attack
+from enresnet.attacks import FGSM, FMN, IFGSM, PGD, CarliniWagner, Square, attack_at, create_attack
 from enresnet.attacks.base import TARGETS
 from enresnet.cli import main
 from enresnet.evaluation import evaluate, transfer
@@ -21,7 +21,7 @@ def answers(attack, **options):
     return MODEL(attack(MODEL, IMAGES, LABELS, **options)).argmax(dim=1)
 
 
-@pytest.mark.parametrize("kind", [FGSM, IFGSM, PGD, CarliniWagner, Square])
+@pytest.mark.parametrize("kind", [FGSM, IFGSM, PGD, CarliniWagner, FMN, Square])
 def test_targets_must_be_given_or_chosen(kind):
     with pytest.raises(ValueError, match=r"targets must be given.*or chosen: targets='random'"):
         kind(goal="targeted")(MODEL, IMAGES, LABELS)
@@ -86,8 +86,8 @@ def test_all_others_is_at_least_as_strong_as_any_one_of_them():
 
 @pytest.mark.parametrize("targets", TARGETS)
 def test_no_choice_helps_the_model(targets):
-    few = {Square: {"steps": 20}, CarliniWagner: {"steps": 10}}
-    for kind in (FGSM, IFGSM, PGD, CarliniWagner, Square):
+    few = {Square: {"steps": 20}, CarliniWagner: {"steps": 10}, FMN: {"steps": 10}}
+    for kind in (FGSM, IFGSM, PGD, CarliniWagner, FMN, Square):
         attack = kind(goal="targeted", targets=targets, **few.get(kind, {}))
         assert f"targets={targets!r}" in repr(attack)
         assert attack.name.endswith(f"_targeted_{targets}")

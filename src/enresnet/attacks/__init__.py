@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from enresnet.attacks.base import AttackResult as AttackResult
     from enresnet.attacks.carlini_wagner import CarliniWagner as CarliniWagner
     from enresnet.attacks.fgsm import FGSM as FGSM
+    from enresnet.attacks.fmn import FMN as FMN
     from enresnet.attacks.ifgsm import DEFAULT_EPSILON as DEFAULT_EPSILON
     from enresnet.attacks.ifgsm import IFGSM as IFGSM
     from enresnet.attacks.pgd import PGD as PGD
@@ -29,6 +30,7 @@ __all__ = load_on_first_use(
         "base": "Attack AttackResult",
         "carlini_wagner": "CarliniWagner",
         "fgsm": "FGSM",
+        "fmn": "FMN",
         "ifgsm": "DEFAULT_EPSILON IFGSM",
         "registry": "attack_at create_attack list_attacks",
         "pgd": "PGD",

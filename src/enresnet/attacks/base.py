@@ -16,6 +16,7 @@ from enresnet.attacks.batch import Batch
 from enresnet.attacks.counting import Classifier
 from enresnet.attacks.determinism import EOT, usual_eot
 from enresnet.attacks.failures import AttackFailedError, naming_attack
+from enresnet.attacks.geometry import norms_between
 from enresnet.attacks.inputs import check_classes, check_model_and_images
 from enresnet.attacks.known_networks import is_batch_independent, is_deterministic
 from enresnet.attacks.precision import wants_bfloat16
@@ -110,6 +111,7 @@ class Attack(ABC):
 
     precision: Precision = "32"  # of gradients; see precision.py
     random = False  # whether it draws a seed for every example
+    minimal = False  # whether it looks for the smallest perturbation, so that norms tell all
 
     def __init__(
         self,
@@ -373,6 +375,19 @@ class Attack(ABC):
                 f"{_shown(found)}"
             )
         return found
+
+    def norms(self, attacked: Tensor, images: Tensor) -> Tensor:
+        """Return the size of each image's perturbation, in the attack's norm.
+
+        Args:
+            attacked: The attacked images.
+            images: The images.
+
+        Shape:
+            - attacked, images: N x ...
+            - result: N, float64
+        """
+        return norms_between(attacked, images, getattr(self, "norm", "linf"))
 
     def _draw_seeds(self, count: int, generator: torch.Generator) -> Tensor:
         """Return a seed for each example, where the attack is random."""

@@ -159,6 +159,12 @@ Norm = Literal["linf", "l2"]
 BALLS: dict[str, type[Ball]] = {"linf": Linf, "l2": L2}
 
 
+def norms_between(point: Tensor, images: Tensor, norm: str) -> Tensor:
+    """Return how far each point is from its image, in linf or l2, float64."""
+    change = widened(point) - widened(images)
+    return _length(change) if norm == "l2" else change.flatten(1).abs().amax(dim=1)
+
+
 def _rounded_towards(exact: Tensor, images: Tensor) -> Tensor:
     """Return float64 values in the images' type, never farther from the images than they were."""
     rounded = exact.to(images.dtype)

@@ -77,7 +77,7 @@ class IFGSM(Attack):
         self.norm = norm
         if step_size is None:
             step_size = self.epsilon / 4
-        self.step_size = _length("step_size", step_size)
+        self.step_size = check_length("step_size", step_size)
         self.steps = checks.integer("steps", steps, low=1)
 
     @property
@@ -146,21 +146,22 @@ def climb_until_lost(
     return whole.settle(result)
 
 
-def check_epsilon(epsilon: float | None, norm: str) -> float:
+def check_epsilon(epsilon: float | None, norm: str, name: str = "epsilon") -> float:
     """Return the radius, by default that of the norm; refuse what can only be a unit mistaken."""
     checks.choice("norm", norm, BALLS)
     if epsilon is None:
         return DEFAULT_EPSILON[norm]
-    radius = _length("epsilon", epsilon)
+    radius = check_length(name, epsilon)
     if norm == "linf" and radius > 1:
         raise ValueError(
-            f"epsilon must be at most 1 because images lie in [0, 1], found {radius:g}; "
+            f"{name} must be at most 1 because images lie in [0, 1], found {radius:g}; "
             "8 grey levels are 8/255"
         )
     return radius
 
 
-def _length(name: str, value: float) -> float:
+def check_length(name: str, value: float) -> float:
+    """Return a length; refuse one whose square float32 does not hold."""
     length = checks.number(name, value, low=0)
     if length > LONGEST:
         raise ValueError(f"{name} must be at most {LONGEST:g}, found {length:g}")

@@ -14,6 +14,7 @@ from enresnet.attacks.autoattack import AutoAttack, Version, check_installed
 from enresnet.attacks.base import TARGETS, Attack, ChosenTargets, Goal
 from enresnet.attacks.carlini_wagner import CarliniWagner, Space
 from enresnet.attacks.fgsm import FGSM
+from enresnet.attacks.fmn import FMN
 from enresnet.attacks.geometry import Norm
 from enresnet.attacks.ifgsm import DEFAULT_EPSILON, IFGSM
 from enresnet.attacks.pgd import PGD
@@ -34,6 +35,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "strongest": Strongest,
     "autoattack": AutoAttack,
     "cw": CarliniWagner,
+    "fmn": FMN,
     "noise": RandomNoise,
 }
 
@@ -51,10 +53,12 @@ LISTED = (
     "autoattack_rand",
     "cw",
     "cw_pixel",
+    "fmn100",
     "noise",
     "fgsm_l2",
     "ifgsm20_l2",
     "pgd20_l2",
+    "fmn100_l2",
     "noise_l2",
 )
 
@@ -71,7 +75,9 @@ class AttackOptions(TypedDict, total=False):
     """The options of all attacks; each attack takes those of its own constructor."""
 
     epsilon: float | None
+    max_epsilon: float | None
     step_size: float | None
+    gamma: float
     steps: int
     restarts: int
     budget: int
@@ -98,9 +104,10 @@ def create_attack(name: str, **options: Unpack[AttackOptions]) -> Attack:
     means the same attack by the same name, but at the epsilon that a run was trained against.
 
     Args:
-        name: One of :func:`list_attacks`. Any number of steps may follow ifgsm, pgd, apgd, cw and
-            square. ``_runner_up`` or ``_targeted`` may follow the whole, and after ``_targeted``
-            how targets are chosen: ``_random``, ``_least_likely``, ``_runner_up`` or ``_all``.
+        name: One of :func:`list_attacks`. Any number of steps may follow ifgsm, pgd, apgd, cw,
+            fmn and square. ``_runner_up`` or ``_targeted`` may follow the whole, and after
+            ``_targeted`` how targets are chosen: ``_random``, ``_least_likely``, ``_runner_up`` or
+            ``_all``.
         **options: Arguments of the attack's constructor, such as ``epsilon`` or ``eot``.
 
     Returns:
@@ -216,6 +223,9 @@ def attack_at(
         options = {}
     if name.startswith("cw"):
         options["step_size"] = 6e-4 * epsilon / DEFAULT_EPSILON["linf"]
+    elif name.startswith("fmn"):
+        usual = DEFAULT_EPSILON["l2"] if epsilon_l2 is None else epsilon_l2
+        options["max_epsilon"] = usual if "_l2" in name else epsilon
     elif "_l2" not in name:
         options["epsilon"] = epsilon
     elif epsilon_l2 is not None:

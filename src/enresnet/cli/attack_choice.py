@@ -66,6 +66,47 @@ class AttackOptions:
         """Return the radii in linf that attacks are at; with no attack, those of clean images."""
         return list(dict.fromkeys(one.radius for one in chosen)) or [*self.epsilon] or [usual]
 
+    def choose_for_curve(
+        self, names: Sequence[str], *, usual: float, **options: Any
+    ) -> list[ChosenAttack]:
+        """Return the attacks called ``names`` at all radii of a curve; FMN once, without a bound.
+
+        The radii are those that are given, else the usual ones of a curve.
+        """
+        from enresnet.evaluation.curve import curve_attacks, is_minimal
+        from enresnet.evaluation.sections import ChosenAttack
+
+        self._check(names)
+        if len(set(names)) < len(names):
+            raise ValueError(f"--attacks must name every attack once, found {' '.join(names)}")
+        radii, found = self.curve_radii(usual), []
+        for name in names:
+            if is_minimal(name):
+                own = {"eot": self.eot, "targets": self.targets, **options}
+                (attack,) = curve_attacks(name, (), **own).values()
+                found.append(ChosenAttack(attack.name, attack, usual, f"{attack.name} unbounded"))
+                continue
+            l2 = "_l2" in name
+            alone = AttackOptions(
+                eot=self.eot,
+                epsilon=() if l2 else tuple(filter(None, radii["linf"])),
+                epsilon_l2=tuple(filter(None, radii["l2"])) if l2 else (),
+                restarts=self.restarts if _has_restarts(name) else None,
+                early_stop=self.early_stop and _stops_early(name),
+                targets=self.targets if "_targeted" in name else None,
+            )
+            found += alone.choose([name], usual=usual, **options)
+        return found
+
+    def curve_radii(self, usual: float) -> dict[str, list[float]]:
+        """Return the radii of a curve, for each norm."""
+        from enresnet.evaluation.curve import usual_radii
+
+        return {
+            "linf": sorted(self.epsilon) or usual_radii(usual),
+            "l2": sorted(self.epsilon_l2) or usual_radii(attacks.DEFAULT_EPSILON["l2"]),
+        }
+
     def _one(
         self, name: str, radius: float | None, usual: float, options: dict[str, Any]
     ) -> ChosenAttack:

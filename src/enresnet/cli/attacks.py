@@ -26,5 +26,6 @@ def command(*, json: Path | None = None) -> None:
     ]
     write_json(json, rows)
     print_table(
-        rows, caption="A name may end in another number of steps: ifgsm7, pgd100, apgd50, cw200."
+        rows,
+        caption="A name may end in another number of steps: ifgsm7, pgd100, apgd50, fmn50, cw200.",
     )

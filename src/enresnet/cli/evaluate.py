@@ -52,6 +52,7 @@ def command(
     png: bool = False,
     tables: Annotated[Tables, Flat],
     picture: Path | None = None,
+    curve: Path | None = None,
 ) -> None:
     """Measure natural and robust accuracy on test images, with 95 % intervals.
 
@@ -90,10 +91,14 @@ def command(
         png: Save them as 8-bit PNG files, rounded inside the ball and scored again.
         tables: Files that are also written.
         picture: Plot accuracy against the number of draws, as PNG or SVG.
+        curve: Plot accuracy against epsilon under each attack, as PNG or SVG, and print it: at each
+            --epsilon, by default 11 from 0 to twice the one used in training. FMN takes one run
+            for all. The default attacks are then ifgsm20 and fmn100.
     """
     from enresnet.evaluation.adversarial_sets import AdversarialSets, with_eight_bit
+    from enresnet.evaluation.curve import without_single_images
 
-    tables.check(picture)
+    tables.check(picture, curve)
     strength.check()
     if png and save is None:
         raise ValueError("--png is for --save: it says how the attacked images are kept")
@@ -106,12 +111,16 @@ def command(
     made = enresnet.data.is_adversarial_set(Path(name))
     attacked = enresnet.data.describe_adversarial_set(Path(name)) if made else None
     if attacks is None:
-        attacks = () if attacked else ("fgsm", "ifgsm20", "cw")
+        usual = ("fgsm", "ifgsm20", "cw") if curve is None else ("ifgsm20", "fmn100")
+        attacks = () if attacked else usual
+    if curve is not None and not attacks:
+        raise ValueError("--curve needs attacks: name some in --attacks, such as fmn100")
     journals = evaluation.Journals(source.folder / JOURNAL, restart=restart)
     options = evaluation.EvaluationOptions(draws, batch_size, limit, seed, journals)
     session = evaluation.Session.open(source.model, images, options)
     eot = strength.eot or session.usual_eot()
-    chosen = strength.choose(attacks, usual=source.epsilon, eot=eot, seed=seed, budget=budget)
+    choose = strength.choose if curve is None else strength.choose_for_curve
+    chosen = choose(attacks, usual=source.epsilon, eot=eot, seed=seed, budget=budget)
     radii = strength.radii(chosen, usual=source.epsilon)
     facts = source.facts(name) | {"weights": session.identity().digest, "eot": eot}
     facts |= options.conditions()
@@ -125,10 +134,12 @@ def command(
     source.folder.mkdir(parents=True, exist_ok=True)
     sections = source.sections(name, session, chosen, radii, facts)
     known = {} if again or sets or picture else sections.known(engine.shard)
+    measured = {one.name: one.attack for one in chosen}
+    if curve is not None:
+        known = without_single_images(known, measured)
     if known and not engine.rank:
         _tell_known(known, [one.name for one in chosen], certain=session.identity().certain)
     known = known if session.identity().certain else {}
-    measured = {one.name: one.attack for one in chosen}
     result = session.complete(measured, known)
     if engine.rank:
         return
@@ -141,6 +152,10 @@ def command(
     title = f"{source.name}{source.variant} on {name}, {result.natural.images} test images"
     caption = evaluation_caption(result, radii=radii, eot=eot, attacked=attacked)
     values = {**result.to_json(), **facts, "epsilon": radii[0] if len(radii) == 1 else radii}
+    if curve is not None:
+        line = evaluation.AccuracyCurve.of(result, measured, strength.curve_radii(source.epsilon))
+        values, rows, caption = {**values, "curve": line.to_json()}, line.table(), line.caption()
+        write_picture(curve, report.curve_figure(line, title, trained=source.epsilon))
     tables.write(values, {f"{title}. {caption}": rows, "": details})
     if picture is not None:
         write_picture(picture, report.convergence_figure(result, title))

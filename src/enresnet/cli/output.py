@@ -41,15 +41,18 @@ Targets = Literal["random", "least_likely", "runner_up", "all"]
 PICTURES = (".png", ".svg", ".pdf")
 
 
-def check_outputs(*files: Path | None, picture: Path | None = None) -> None:
+def check_outputs(
+    *files: Path | None, picture: Path | None = None, curve: Path | None = None
+) -> None:
     """Raise, before any work, unless all files that are named can be written."""
-    named = [path for path in (*files, picture) if path is not None]
+    named = [path for path in (*files, picture, curve) if path is not None]
     for number, path in enumerate(named):
         writable(path)
         if path in named[:number] and not (path.exists() and not path.is_file()):
             raise ValueError(f"{path} is named for two outputs: give each a file of its own")
-    if picture is not None and picture.suffix.lower() not in PICTURES:
-        raise ValueError(f"--picture must end in {', '.join(PICTURES)}, found {picture}")
+    for option, drawn in (("picture", picture), ("curve", curve)):
+        if drawn is not None and drawn.suffix.lower() not in PICTURES:
+            raise ValueError(f"--{option} must end in {', '.join(PICTURES)}, found {drawn}")
 
 
 @dataclass(frozen=True)
@@ -66,9 +69,9 @@ class Tables:
     markdown: Path | None = None
     latex: Path | None = None
 
-    def check(self, picture: Path | None) -> None:
+    def check(self, picture: Path | None, curve: Path | None = None) -> None:
         """Raise, before any work, unless all files that are named can be written."""
-        check_outputs(self.json, self.markdown, self.latex, picture=picture)
+        check_outputs(self.json, self.markdown, self.latex, picture=picture, curve=curve)
 
     def write(self, values: Any, tables: Mapping[str, Sequence[Row]]) -> None:
         """Write plain values as JSON, and tables by their captions."""

@@ -7,6 +7,9 @@ from enresnet.common.lazy import load_on_first_use
 if TYPE_CHECKING:
     from enresnet.evaluation.accuracy import Accuracy as Accuracy
     from enresnet.evaluation.comparison import ComparisonTable as ComparisonTable
+    from enresnet.evaluation.curve import AccuracyCurve as AccuracyCurve
+    from enresnet.evaluation.curve import CurvePoint as CurvePoint
+    from enresnet.evaluation.curve import accuracy_curve as accuracy_curve
     from enresnet.evaluation.environment import hardware as hardware
     from enresnet.evaluation.environment import machine as machine
     from enresnet.evaluation.environment import versions as versions
@@ -43,6 +46,7 @@ __all__ = load_on_first_use(
     {
         "accuracy": "Accuracy",
         "comparison": "ComparisonTable",
+        "curve": "AccuracyCurve CurvePoint accuracy_curve",
         "environment": "hardware machine versions",
         "evaluation": "Evaluation",
         "groups": "GroupComparison compare_groups",

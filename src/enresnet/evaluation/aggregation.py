@@ -33,6 +33,7 @@ def summarise(
     claimed: Tensor | None = None,
     gradients: int = 0,
     evaluations: int = 0,
+    norms: Tensor | None = None,
     digest: str | None = None,
 ) -> Accuracy:
     """Return the accuracy that the scores of the images of ``data`` amount to.
@@ -82,6 +83,7 @@ def summarise(
         evaluations=evaluations / len(scored),
         data=digest,
         scored=scored,
+        norms=norms,
     )
 
 

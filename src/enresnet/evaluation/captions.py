@@ -76,8 +76,9 @@ def details_caption(kept: object) -> str:
 
 def _radius(settings: Sequence[dict[str, Any]], radii: Sequence[float]) -> str:
     """Return how far the attacks might go; where there are several radii the names say so."""
-    l2 = sorted({own["epsilon"] for own in settings if own.get("norm") == "l2"})
-    linf = any(own.get("norm") != "l2" for own in settings)
+    in_l2 = [own for own in settings if own.get("norm") == "l2"]
+    l2 = sorted({own.get("epsilon", own.get("max_epsilon")) or 0.0 for own in in_l2} - {0.0})
+    linf = len(in_l2) < len(settings) or not l2
     words = [", ".join(map(brief, radii))] * linf
     return "epsilon = " + " and ".join(words + [f"{', '.join(map(brief, l2))} in l2"] * bool(l2))
 

@@ -22,6 +22,7 @@ class Result:
     claimed: Tensor | None = None
     gradients: int = 0
     evaluations: int = 0
+    norms: Tensor | None = None  # of the perturbations, where the attack minimises them
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON."""
@@ -30,6 +31,7 @@ class Result:
             "gradients": self.gradients,
             "evaluations": self.evaluations,
             "claimed": None if self.claimed is None else packed(self.claimed),
+            **({} if self.norms is None else {"norms": self.norms.tolist()}),
             "scored": {
                 name: {
                     "right": packed(scored.right),
@@ -62,6 +64,7 @@ class Result:
             claimed=None if values["claimed"] is None else unpacked(values["claimed"]),
             gradients=values["gradients"],
             evaluations=values["evaluations"],
+            norms=None if "norms" not in values else _float64(values["norms"]),
         )
 
 
@@ -79,6 +82,7 @@ class Gathered:
             right, averaged, without = torch.zeros(3, images, number, dtype=torch.bool)
             self._whole[name] = Scored(right, averaged, without, torch.zeros(images))
         self._claims = torch.full((images,), -1, dtype=torch.int8)  # below 0: nothing was claimed
+        self._norms = torch.full((images,), torch.nan, dtype=torch.float64)
         self._seconds, self._bad = dict.fromkeys(draws, 0.0), dict.fromkeys(draws, 0)
         self._spent = [0.0, 0.0, 0.0]  # seconds, gradients, evaluations
 
@@ -92,6 +96,8 @@ class Gathered:
             self._bad[name] += part.bad
         if result.claimed is not None:
             self._claims[rows] = result.claimed.to(torch.int8)
+        if result.norms is not None:
+            self._norms[rows] = result.norms
         for place, amount in enumerate((result.seconds, result.gradients, result.evaluations)):
             self._spent[place] += amount
 
@@ -108,4 +114,9 @@ class Gathered:
             claimed=self._claims[known].bool() if known.any() else None,
             gradients=int(gradients),
             evaluations=int(evaluations),
+            norms=None if self._norms.isnan().any() else self._norms,
         )
+
+
+def _float64(values: list[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)

@@ -89,7 +89,8 @@ def _shown(name: str, value: Accuracy) -> str:
     settings = value.settings or {}
     if settings.get("norm") != "l2" or " at " in name:
         return name
-    return f"{name} at {brief(settings['epsilon'])}"
+    radius = settings.get("epsilon", settings.get("max_epsilon"))
+    return name if radius is None else f"{name} at {brief(radius)}"
 
 
 def _submissions(value: Accuracy) -> list[int]:

@@ -273,7 +273,7 @@ class Runner:
         self, item: WorkItem, reseed: Callable[[str], None], passed: Callable[[int], None]
     ) -> Result:
         images, labels = self.data.batch(slice(item.start, item.stop))
-        attack, claimed, spent = self._attack(item), None, (0, 0)
+        attack, claimed, spent, norms = self._attack(item), None, (0, 0), None
         stream = item.key
         if attack is not None:  # whatever it is called here, the same attack draws the same
             stream = replace(item, attack=attack.name).key
@@ -282,6 +282,7 @@ class Runner:
         if attack is not None:
             seed = None if self.seed is None else named_seed(self.seed, f"attack {stream}")
             made = attack.run(self.sources[item.source], images, labels, seed=seed, advance=passed)
+            norms = attack.norms(made.images, images) if attack.minimal else None
             images, claimed, spent = made.images, made.claimed, (made.gradients, made.evaluations)
             if self.image_sink is not None:
                 self.image_sink.write(item, images, labels)
@@ -294,4 +295,4 @@ class Runner:
                 continue
             reseed(f"{stream}/{name}")
             scored[name] = score_draws(model, images, labels, draws=self.draws[name])
-        return Result(scored, before + time.monotonic() - start, claimed, *spent)
+        return Result(scored, before + time.monotonic() - start, claimed, *spent, norms)

@@ -209,6 +209,7 @@ class Session:
             claimed=found.claimed,
             gradients=found.gradients,
             evaluations=found.evaluations,
+            norms=found.norms,
             digest=self.digest,
         )
 
