@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from enresnet.evaluation import Accuracy
 
 JOURNAL = "evaluation.journal"
+PAPER = ("fgsm", "ifgsm20", "cw")  # the attacks, unless told
+CURVE = ("ifgsm20", "fmn100")  # and those of a curve
 
 
 def command(
@@ -108,13 +110,9 @@ def command(
     source = source.varied(noise=noise, average=average, paths=paths)
     source.record.check()
     name, images = source.images(data, size=size, gray=gray)
-    made = enresnet.data.is_adversarial_set(Path(name))
-    attacked = enresnet.data.describe_adversarial_set(Path(name)) if made else None
-    if attacks is None:
-        usual = ("fgsm", "ifgsm20", "cw") if curve is None else ("ifgsm20", "fmn100")
-        attacks = () if attacked else usual
-    if curve is not None and not attacks:
-        raise ValueError("--curve needs attacks: name some in --attacks, such as fmn100")
+    is_set = enresnet.data.is_adversarial_set(Path(name))
+    attacked = enresnet.data.describe_adversarial_set(Path(name)) if is_set else None
+    attacks = _named(attacks, curve, attacked)
     journals = evaluation.Journals(source.folder / JOURNAL, restart=restart)
     options = evaluation.EvaluationOptions(draws, batch_size, limit, seed, journals)
     session = evaluation.Session.open(source.model, images, options)
@@ -124,9 +122,8 @@ def command(
     radii = strength.radii(chosen, usual=source.epsilon)
     facts = source.facts(name) | {"weights": session.identity().digest, "eot": eot}
     facts |= options.conditions()
-    sets = None
-    if save is not None:
-        sets = AdversarialSets.at(save, session.data, chosen, facts, png=png)
+    made = (session.data, chosen, facts)
+    sets = None if save is None else AdversarialSets.at(save, *made, png=png)
     engine = training.Engine(devices=devices)
     engine.launch()
     options = replace(options, shard=engine.shard, image_sink=sets, warn=attacked is None)
@@ -135,8 +132,7 @@ def command(
     sections = source.sections(name, session, chosen, radii, facts)
     known = {} if again or sets or picture else sections.known(engine.shard)
     measured = {one.name: one.attack for one in chosen}
-    if curve is not None:
-        known = without_single_images(known, measured)
+    known = known if curve is None else without_single_images(known, measured)
     if known and not engine.rank:
         _tell_known(known, [one.name for one in chosen], certain=session.identity().certain)
     known = known if session.identity().certain else {}
@@ -161,6 +157,17 @@ def command(
         write_picture(picture, report.convergence_figure(result, title))
     print_table(rows, title=title, caption=caption)
     print_table(details, caption=details_caption(source.record.path))
+
+
+def _named(
+    attacks: tuple[str, ...] | None, curve: Path | None, attacked: object
+) -> tuple[str, ...]:
+    """Return the names of the attacks, or those that are usual; images attacked already get none."""
+    if attacks is None:
+        attacks = () if attacked else PAPER if curve is None else CURVE
+    if curve is not None and not attacks:
+        raise ValueError("--curve needs attacks: name some in --attacks, such as fmn100")
+    return attacks
 
 
 def _tell_known(known: dict[str, Accuracy], names: list[str], *, certain: bool) -> None:

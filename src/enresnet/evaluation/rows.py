@@ -59,7 +59,7 @@ def epsilon_words(values: Iterable[Accuracy]) -> str:
 def radius_of(value: Accuracy) -> tuple[float, str] | tuple[None, None]:
     """Return an attack's epsilon and the norm that it is in; None where it has no epsilon."""
     settings = value.settings or {}
-    epsilon = settings.get("epsilon")
+    epsilon = settings.get("epsilon", settings.get("max_epsilon"))
     if not isinstance(epsilon, int | float):
         return None, None
     return float(epsilon), str(settings.get("norm", "linf"))
