@@ -250,7 +250,7 @@ class TestView:
         shown = result_html(result)
         assert what_happened(result) in shown
         assert shown.count("<figure>") == 6
-        assert f"the change × {magnification(result):g}" in shown
+        assert f"the change<br>× {magnification(result):g}" in shown
         assert shown.count("How often each class wins") == 1
         assert "the same answer every time" in shown
         assert "75.6 (71.6-79.2)" in shown  # as the card says
@@ -517,6 +517,7 @@ def test_the_page_in_a_browser(server, browser, tmp_path):
         "Emulation.setDeviceMetricsOverride",
         {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True},
     )
+    browser.find_element(By.CSS_SELECTOR, ".demo-measured summary").click()
     wide = browser.execute_script("return document.documentElement.scrollWidth")
     assert wide <= 390
 

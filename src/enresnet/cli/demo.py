@@ -28,6 +28,7 @@ def command(*, port: int | None = None, no_browser: bool = False) -> None:
             "GRADIO_TEMP_DIR": folder,
             "HF_HUB_DISABLE_TELEMETRY": "1",
             "HF_HUB_OFFLINE": "1",
+            "OTEL_SDK_DISABLED": "true",  # the server's own telemetry
         }
         # It asks its own server whether it is up, which no proxy knows.
         local = [os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or "", "127.0.0.1"]

@@ -41,7 +41,7 @@ MOST_EPSILON, MOST_STEPS, MOST_EOT, MOST_DRAWS = 128, 200, 20, 1000
 
 def takes_steps(attack: str) -> bool:
     """Return whether an attack has a number of steps."""
-    return "{steps}" in ATTACKS[attack]
+    return "{steps}" in ATTACKS.get(attack, "")
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 import random
 import signal
 import socket
@@ -18,6 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
+from enresnet.common import checks
 from enresnet.demo.experiment import (
     MOST_DRAWS,
     MOST_EOT,
@@ -114,6 +116,9 @@ def serve(
                 pass
     finally:
         stop.set()  # ends an attack that still runs
+        # An open browser holds a connection for good; uvicorn would log what is cut off.
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
+        page.server.force_exit = True
         page.close(verbose=False)
 
 
@@ -146,6 +151,10 @@ def build(pairs: list[Pair], stop: threading.Event) -> tuple[Any, dict[str, Any]
     pairs = sorted(pairs, key=lambda pair: not pair.has_test_images())  # those that show something
     by_name = {pair.name: pair for pair in pairs}
     first = pairs[0]
+
+    def pair_of(name: str) -> Pair:
+        return by_name[checks.choice("networks", name, by_name)]
+
     # Names become fonts of the system; gradio's own would be fetched where they are missing.
     fonts = {"font": ["system-ui", "sans-serif"], "font_mono": ["ui-monospace", "monospace"]}
     grey = {"": "*neutral_600", "_dark": "*neutral_400"}  # gradio's own is too pale to read
@@ -161,16 +170,16 @@ def build(pairs: list[Pair], stop: threading.Event) -> tuple[Any, dict[str, Any]
     def show(name: str, index: Any, upload: str | None, invert: bool) -> tuple[str, Any]:
         visible = gr.update(visible=upload is not None)
         try:
-            image, _, lines = _chosen(by_name[name], index, upload, invert)
+            image, _, lines = _chosen(pair_of(name), index, upload, invert)
         except BAD as error:
             return error_html(_sentence(error)), visible
         return preview_html(image, lines), visible
 
     def switch(name: str) -> tuple[Any, Any]:
-        return gr.update(**_slider(by_name[name])), by_name[name].epsilon
+        return gr.update(**_slider(pair_of(name))), pair_of(name).epsilon
 
     def other(name: str) -> int:
-        return random.randrange(_slider(by_name[name])["maximum"] + 1)
+        return random.randrange(_slider(pair_of(name))["maximum"] + 1)
 
     def steps_of(attack: str) -> Any:
         return gr.update(visible=takes_steps(attack))
@@ -204,8 +213,8 @@ def build(pairs: list[Pair], stop: threading.Event) -> tuple[Any, dict[str, Any]
                 draws=_whole(draws),
                 seed=_whole(seed),
             )
-            image, label, _ = _chosen(by_name[name], index, upload, invert)
-            return result_html(attack_pair(by_name[name], image, label, settings, advance=advance))
+            image, label, _ = _chosen(pair_of(name), index, upload, invert)
+            return result_html(attack_pair(pair_of(name), image, label, settings, advance=advance))
         except BAD as error:
             return error_html(_sentence(error))
 
@@ -252,6 +261,9 @@ def build(pairs: list[Pair], stop: threading.Event) -> tuple[Any, dict[str, Any]
             with gr.Column(scale=5, min_width=320):
                 button = gr.Button("Attack", variant="primary", elem_id="attack")
                 result = gr.HTML(_first_result(first), elem_id="result")
+        for component in (networks, index, kind, epsilon, steps, eot, against, draws, seed):
+            # What gradio finds wrong with a value is a traceback; what we find is a sentence.
+            component.preprocess = _as_sent
         chosen = [networks, index, upload, invert]
         settings = [kind, epsilon, steps, eot, against, draws, seed]
         for event in (index.change, upload.change, invert.change, networks.change):
@@ -296,6 +308,10 @@ def _slider(pair: Pair) -> dict[str, Any]:
     except BAD:  # which is said where the image would be
         return {"minimum": 0, "maximum": 1, "interactive": False}
     return {"minimum": 0, "maximum": count - 1, "interactive": True}
+
+
+def _as_sent(value: Any) -> Any:
+    return value
 
 
 def _whole(value: Any) -> Any:

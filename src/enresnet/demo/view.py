@@ -101,11 +101,11 @@ def _side(result: DemoResult, title: str, colour: str, side: Side, factor: float
         "colour": colour,
         "label_width": 3 + min(LONGEST_NAME, max(map(len, classes))),
         "pictures": [
-            {"source": _source(result.image), "caption": f"the image, read as {said[0]}"},
-            {"source": _source(side.attacked), "caption": f"attacked, read as {said[1]}"},
-            {"source": _source(magnified(change, factor)), "caption": f"the change × {factor:g}"},
+            _picture(result.image, "the image", f"read as {said[0]}"),
+            _picture(side.attacked, "attacked", f"read as {said[1]}"),
+            _picture(magnified(change, factor), "the change", f"× {factor:g}"),
         ],
-        "probabilities_title": f"Probability of each class in %{mean}"
+        "probabilities_title": f"Probability in %{mean}"
         if len(shown) == len(classes)
         else f"The {len(shown)} most probable classes, in %{mean}",
         "probabilities": [
@@ -118,7 +118,7 @@ def _side(result: DemoResult, title: str, colour: str, side: Side, factor: float
             )
             for number in shown
         ],
-        "wins_title": f"How often each class wins, in {draws} draws of the noise",
+        "wins_title": f"How often each class wins in {draws} draws",
         "wins": [
             _bar(
                 classes[number],
@@ -132,6 +132,10 @@ def _side(result: DemoResult, title: str, colour: str, side: Side, factor: float
         if draws > 1
         else [],
     }
+
+
+def _picture(image: Tensor, *caption: str) -> dict[str, Any]:
+    return {"source": _source(image), "caption": [for_terminal(line) for line in caption]}
 
 
 def _bar(name: str, before: float, after: float, scale: float, *, right: bool) -> dict[str, Any]:
