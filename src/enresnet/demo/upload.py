@@ -23,8 +23,11 @@ def read_upload(
         image_shape: C, H and W of the result; C is 1 or 3, and H equals W.
         invert: Whether light becomes dark; False by default.
 
+    Shape:
+        - result: C x H x W, as ``image_shape``
+
     Returns:
-        The image, C x H x W in [0, 1], and sentences on the conversion.
+        The image, in [0, 1], and sentences on the conversion.
 
     Raises:
         ValueError: The file is not an image, is damaged or has too many pixels, or no network of
