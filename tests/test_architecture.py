@@ -23,6 +23,7 @@ ROOMS = [
     "report",
     "publish",
     "paper",
+    "demo",
     "cli",
 ]
 DOORS = [
@@ -36,6 +37,7 @@ DOORS = [
     "report",
     "publish",
     "paper",
+    "demo",
 ]
 
 

@@ -20,7 +20,7 @@ from enresnet.models import ResNet
 from problems import seeded
 
 ROOMS = ["data", "models", "models.frozen", "attacks", "evaluation", "training", "pde", "report"]
-ROOMS += ["publish", "paper"]
+ROOMS += ["publish", "paper", "demo"]
 
 # These take seconds to a minute each.
 SLOW = {

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results" / "digits"
 HEAVY = {"torch", "scipy", "sklearn", "matplotlib", "PIL", "lightning_fabric"}
 PACKAGES = ["", ".data", ".models", ".attacks", ".evaluation", ".training"]
-PACKAGES += [".pde", ".report", ".paper"]
+PACKAGES += [".pde", ".report", ".paper", ".demo"]
 
 
 def fresh(code, *arguments):

@@ -21,6 +21,7 @@ from enresnet.common.text import for_terminal
 
 COMMANDS = {
     "quickstart": "The whole idea in about a minute, on real digits; writes a page.",
+    "demo": "See the defence: a page on this machine to attack images of your choice.",
     "data": "Fetch and verify a data set.",
     "train": "Train a network into a run folder.",
     "resume": "Resume a training run that was stopped.",

@@ -162,7 +162,7 @@ def command(
 def _named(
     attacks: tuple[str, ...] | None, curve: Path | None, attacked: object
 ) -> tuple[str, ...]:
-    """Return the names of the attacks, or those that are usual; images attacked already get none."""
+    """Return the names of the attacks, or the usual ones; images attacked already get none."""
     if attacks is None:
         attacks = () if attacked else PAPER if curve is None else CURVE
     if curve is not None and not attacks:

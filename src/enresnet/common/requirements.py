@@ -7,6 +7,7 @@ metadata of the installed package does. This file imports nothing that could its
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import re
 import shlex
 import sys
@@ -103,6 +104,19 @@ def install_command(requirements: list[Requirement]) -> str:
     if folder is not None and (folder / "constraints.txt").is_file():
         words += ["-c", str(folder / "constraints.txt")]
     return shlex.join([*words, *map(str, requirements)])
+
+
+def needs(what: str, package: str, extra: str) -> None:
+    """Raise, with the command that installs it, unless a package of an extra is installed.
+
+    Raises:
+        ModuleNotFoundError: It is not installed.
+    """
+    if importlib.util.find_spec(package) is None:
+        raise ModuleNotFoundError(
+            f"{what} needs {package}, which is not installed: {install_command(extras()[extra])}",
+            name=package,
+        )
 
 
 def _requirements() -> dict[str, list[Requirement]]:

@@ -113,12 +113,17 @@ CIFAR100 = Cifar(
 )
 
 
+def cached_file(name: str) -> Path:
+    """Return the file that keeps a set once it was fetched."""
+    return download.cache_folder() / f"{name}.safetensors"
+
+
 def load_cifar(spec: Cifar, *, source: Path | None = None) -> tuple[Images, Images]:
     """Return training and test images from the cache, which is filled first if need be.
 
     ``source`` is a folder, or an archive, of official files to fill it from, anew if it is full.
     """
-    path = _kept(spec)
+    path = cached_file(spec.name)
     if path.is_file() and source is None:
         download.clean_cache_folder()  # of another process that was killed while this one was made
         arrays = _from_cache(spec, path)
@@ -144,15 +149,11 @@ def find_cifar(spec: Cifar) -> Path | None:
     Raises:
         ValueError: The file is truncated or altered.
     """
-    path = _kept(spec)
+    path = cached_file(spec.name)
     if not path.is_file():
         return None
     _from_cache(spec, path)
     return path
-
-
-def _kept(spec: Cifar) -> Path:
-    return download.cache_folder() / f"{spec.name}.safetensors"
 
 
 def fetch(spec: Cifar, *, source: Path | None = None) -> Arrays:

@@ -34,7 +34,7 @@ def read_square(path: Path, size: int, *, gray: bool) -> Tensor:
     """
     with opened(path) as image:
         pixels = eight_bit(image).convert("L" if gray else "RGB")
-        return _square(pixels, size)
+        return square(pixels, size)
 
 
 @contextmanager
@@ -91,7 +91,8 @@ def _first(value: Any) -> Any:
     return value[0] if isinstance(value, tuple) else value
 
 
-def _square(image: Image.Image, size: int) -> Tensor:
+def square(image: Image.Image, size: int) -> Tensor:
+    """Return an image as C x size x size uint8: the shorter side scaled, cut from the centre."""
     shorter = min(image.size)
     if max(image.size) > LONGEST * shorter:
         # Scaled whole, a strip of 300,000 x 1 would take gigabytes.

@@ -13,7 +13,7 @@ from enresnet.common import checks
 from enresnet.common.reading import is_folder
 from enresnet.data.attacked import is_adversarial_set, load_adversarial_set
 from enresnet.data.augment import Augmentation
-from enresnet.data.cifar import CIFAR10, CIFAR100, load_cifar
+from enresnet.data.cifar import CIFAR10, CIFAR100, cached_file, load_cifar
 from enresnet.data.digits import load_digits
 from enresnet.data.folder import load_folder, load_test_folder
 from enresnet.data.images import Images, from_dataset
@@ -117,6 +117,13 @@ NAMES: dict[str, Callable[[Path | None], tuple[Images, Images]]] = {
     "cifar10": lambda source: load_cifar(CIFAR10, source=source),
     "cifar100": lambda source: load_cifar(CIFAR100, source=source),
 }
+
+
+def is_local(name: str) -> bool:
+    """Return whether :func:`load_data` needs no download for a data set or a folder."""
+    if name in (CIFAR10.name, CIFAR100.name):
+        return cached_file(name).is_file()
+    return name in NAMES or is_folder(name)
 
 
 def load_test_images(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from enresnet.common import checks
 from enresnet.common.files import atomic_write
-from enresnet.common.requirements import extras, install_command
+from enresnet.common.requirements import needs
 from enresnet.models.noise import noise_modules
 from enresnet.publish.noise_in_graphs import EXPORTED_NOISE, ExportedNoise, WithoutStreams
 
@@ -149,11 +149,7 @@ def _write_onnx(
     plain: WithoutStreams, given: tuple[Tensor, ...], path: Path, facts: dict[str, str]
 ) -> None:
     for name in ("onnx", "onnxscript"):
-        if importlib.util.find_spec(name) is None:
-            raise ImportError(
-                f"format='onnx' needs {name}, which is not installed: "
-                f"{install_command(extras()['export'])}"
-            )
+        needs("format='onnx'", name, "export")
     names = ["images", "noise"][: len(given)]
     program = torch.onnx.export(
         _program(plain, given),
@@ -222,12 +218,9 @@ def open_onnx(path: str | os.PathLike[str]) -> Any:
             print(error)
     """
     content = Path(path).read_bytes()
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise ImportError(
-            f"open_onnx needs onnxruntime: {install_command(extras()['export'])}"
-        ) from error
+    needs("open_onnx", "onnxruntime", "export")
+    import onnxruntime
+
     onnxruntime.set_seed(secrets.randbits(31))
     return onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
 
