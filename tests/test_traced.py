@@ -409,6 +409,11 @@ class TestEarlyStop:
         assert torch.equal(results[0].images, results[1].images)
         assert results[0].gradients == results[1].gradients
 
+    def test_settings_tell_of_it_where_there_is_one(self):
+        assert "early_stop" not in IFGSM().settings()
+        assert IFGSM(early_stop=True).settings()["early_stop"] is True
+        assert "early_stop=True" in repr(PGD(early_stop=True))
+
     def test_by_name(self):
         assert enresnet.create_attack("pgd10", early_stop=True).early_stop
         with pytest.raises(TypeError, match="early_stop must be True or False, found 1"):

@@ -405,10 +405,15 @@ class Attack(ABC):
         return {"kind": type(self).__name__, **plain}
 
     def _values(self) -> dict[str, Any]:
-        """Return the hyper-parameters by name; targets only where they are chosen."""
+        """Return the hyper-parameters by name.
+
+        Targets only where they are chosen, and an early stop where there is one: results of before
+        it could be chosen are those without.
+        """
         names = [name for name in inspect.signature(type(self)).parameters if name != "generator"]
         values = {name: getattr(self, name, self.chosen_targets) for name in names}
-        return {name: v for name, v in values.items() if name != "targets" or v is not None}
+        left_out = {"targets": None, "early_stop": False}
+        return {n: v for n, v in values.items() if n not in left_out or v is not left_out[n]}
 
     def __repr__(self) -> str:
         words = [f"{name}={brief(value)}" for name, value in self._values().items()]

@@ -64,6 +64,8 @@ VARIABLES = {
     "NODE_RANK": "the number of this machine",
     "SLURM_PROCID": "the number of this process, from SLURM",
     "TORCHELASTIC_RUN_ID": "set by torchrun",
+    "DISPLAY": "the screen; enresnet demo opens a browser where there is one",
+    "WAYLAND_DISPLAY": "the screen, alike",
 }
 
 
