@@ -66,7 +66,10 @@ VARIABLES = {
     "TORCHELASTIC_RUN_ID": "set by torchrun",
     "DISPLAY": "the screen; enresnet demo opens a browser where there is one",
     "WAYLAND_DISPLAY": "the screen, alike",
+    "SSH_CONNECTION": "set where one works from afar; enresnet demo then opens no browser",
+    "NO_PROXY": "hosts that are reached directly; enresnet demo adds its own",
 }
+PRIVATE = ("SSH_CONNECTION", "NO_PROXY")  # addresses: only whether there are some is told
 
 
 def inspect_installation() -> dict[str, list[Line]]:
@@ -287,7 +290,8 @@ def _bytes(path: Path) -> int:
 
 def _variables() -> Iterator[Line]:
     for name, meaning in VARIABLES.items():
-        yield Line(name, os.environ.get(name, "not set"), meaning)
+        found = os.environ.get(name, "not set")
+        yield Line(name, "set" if name in PRIVATE and name in os.environ else found, meaning)
     kept = sorted(name for name in os.environ if name.startswith("MALLOC_"))
     yield Line("MALLOC_*", ", ".join(kept) or "not set", "if set, we leave the allocator alone")
 
