@@ -7,6 +7,7 @@ cancel in the ratio of each turn; the spread is that of the ratios.
 from __future__ import annotations
 
 from speed.attacks import cw_vs_art, ifgsm_eot_vs_foolbox, ifgsm_eot_vs_torchattacks
+from speed.foreign import FOREIGN
 from speed.growth import growth
 from speed.steps import (
     fraction_of_convolution_limit,
@@ -24,4 +25,5 @@ BENCHMARKS = {
     "ifgsm_eot_vs_foolbox": ifgsm_eot_vs_foolbox,
     "cw_vs_art": cw_vs_art,
     "growth": growth,
+    **FOREIGN,
 }

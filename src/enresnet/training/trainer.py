@@ -287,12 +287,17 @@ class Trainer:
 
     def _seeded_step(self, rows: Tensor, number: int, steps: int) -> Step:
         """Take a step whose draws depend on nothing but the seed and the step's number."""
-        where = f"{self.progress.epoch} {number} {self.engine.rank}"
+        where = self._seed_step(self.progress.epoch, number)
+        with torch_seeded(named_seed(self._seed, f"dropout {where}"), self.engine.device):
+            return self._step(rows, number, steps)
+
+    def _seed_step(self, epoch: int, number: int) -> str:
+        """Seed our own streams for a step; return what names it."""
+        where = f"{epoch} {number} {self.engine.rank}"
         self._augment.manual_seed(named_seed(self._seed, f"augmentation {where}"))
         self._attack.manual_seed(named_seed(self._seed, f"attack {where}"))
         self._noise.manual_seed(named_seed(self._seed, f"noise {where}"))
-        with torch_seeded(named_seed(self._seed, f"dropout {where}"), self.engine.device):
-            return self._step(rows, number, steps)
+        return where
 
     def _step(self, rows: Tensor, number: int, steps: int) -> Step:
         """Take one step of all processes; this one computes on its part of the images."""

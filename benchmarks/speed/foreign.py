@@ -1,0 +1,189 @@
+"""Attacks on networks that are not ours, against the libraries that their owners would take.
+
+The networks are trained by ``fast`` and lie in ``assets``; that of timm is too large for that, and
+is trained once by the command that the benchmark prints where it is missing.
+"""
+
+from __future__ import annotations
+
+import statistics
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from enresnet.attacks import APGD, IFGSM, Attack, Square
+from enresnet.models import load_model
+from speed import attacks as known
+from speed.attacks import EPSILON, STEP
+from speed.steps import Setting
+from speed.turns import MissingError, seconds_of, told
+
+ASSETS = Path(__file__).parent.parent / "assets"
+TRAIN = {
+    "plain_cnn": "--model speed.networks:plain_cnn --epochs 8 --learning-rate 0.05 "
+    "--epsilon-growth 0.5 --mean 0.49 0.48 0.45 --std 0.25 0.24 0.26",
+    "resnet_without_batchnorm": "--model speed.networks:ResNetWithoutBatchNorm --epochs 8 "
+    "--learning-rate 0.05 --epsilon-growth 0.5 --mean 0.49 0.48 0.45 --std 0.25 0.24 0.26",
+    "timm_resnet18": "--model timm:resnet18 --epochs 6",
+}
+Rival = Callable[[nn.Module, int], Callable[[Tensor, Tensor], Tensor]]
+
+
+def network(name: str) -> nn.Module:
+    """Return a network that was trained before."""
+    path = ASSETS / f"{name}.safetensors"
+    if not path.is_file():
+        raise MissingError(
+            f"{path.name} is not in {ASSETS.name}: in the folder benchmarks, enresnet train "
+            f"{TRAIN[name]} --data cifar10 --recipe fast --out RUN, and copy RUN/best.safetensors"
+        )
+    return load_model(path, trust_code=True)  # our own, or timm's
+
+
+def _torchattacks(model: nn.Module, steps: int) -> Callable[[Tensor, Tensor], Tensor]:
+    try:
+        import torchattacks
+    except ImportError as error:
+        raise MissingError("torchattacks is not installed") from error
+    attack: Any = torchattacks.PGD(model, eps=EPSILON, alpha=STEP, steps=steps, random_start=False)
+    return lambda images, labels: attack(images, labels)
+
+
+def _foolbox(model: nn.Module, steps: int) -> Callable[[Tensor, Tensor], Tensor]:
+    try:
+        import foolbox
+    except ImportError as error:
+        raise MissingError("foolbox is not installed") from error
+    wrapped = foolbox.PyTorchModel(model, bounds=(0, 1))
+    attack = foolbox.attacks.LinfPGD(abs_stepsize=STEP, steps=steps, random_start=False)
+    return lambda images, labels: attack.run(wrapped, images, labels, epsilon=EPSILON)
+
+
+def _autoattack(kind: str) -> Rival:
+    def rival(model: nn.Module, steps: int) -> Callable[[Tensor, Tensor], Tensor]:
+        try:
+            from pyautoattack.autopgd_base import APGDAttack, APGDAttack_targeted
+            from pyautoattack.square import SquareAttack
+        except ImportError as error:
+            raise MissingError("pyautoattack is not installed") from error
+        shared: dict[str, Any] = {
+            "norm": "Linf",
+            "eps": EPSILON,
+            "seed": 0,
+            "verbose": False,
+            "device": "cpu",
+            "n_restarts": 1,
+        }
+        attack: Any
+        if kind == "square":
+            attack = SquareAttack(model, n_queries=steps, p_init=0.8, **shared)
+        elif kind == "apgd_t":
+            attack = APGDAttack_targeted(model, n_iter=steps, n_target_classes=9, **shared)
+        else:
+            attack = APGDAttack(model, n_iter=steps, loss="ce", **shared)
+        return lambda images, labels: attack.perturb(images, labels)
+
+    return rival
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A rival and the attack of ours that does the same."""
+
+    words: str
+    rival: Rival
+    ours: Callable[..., Attack]
+    steps: int
+    at_least: float  # how many times as fast we want to be
+    share: int = 1  # one in so many images: some take long
+    stops: bool = True  # whether it has an early stop, and a precision
+
+
+_IFGSM = partial(IFGSM, epsilon=EPSILON, step_size=STEP)
+_APGD = partial(APGD, epsilon=EPSILON)
+PAIRS = {
+    "ifgsm20_vs_torchattacks": Pair(
+        "torchattacks' PGD from the image itself", _torchattacks, _IFGSM, 20, 2.0
+    ),
+    "ifgsm20_vs_foolbox": Pair(
+        "foolbox's LinfPGD from the image itself", _foolbox, _IFGSM, 20, 2.0
+    ),
+    "apgd100_vs_autoattack": Pair("AutoAttack's own APGD-CE", _autoattack("apgd"), _APGD, 100, 1.5),
+    "apgd100_t_vs_autoattack": Pair(
+        "AutoAttack's own targeted APGD",
+        _autoattack("apgd_t"),
+        partial(_APGD, loss="targeted_dlr"),
+        100,
+        1.5,
+        share=4,
+    ),
+    "square_vs_autoattack": Pair(
+        "AutoAttack's own Square",
+        _autoattack("square"),
+        partial(Square, epsilon=EPSILON),
+        1000,
+        1.5,
+        share=4,
+        stops=False,
+    ),
+}
+
+
+def against(name: str, pair: str, setting: Setting) -> dict[str, Any]:
+    """Attack batch by batch in turn: theirs, ours, ours without early stop, ours in float32."""
+    chosen = PAIRS[pair]
+    steps = chosen.steps if setting.images > 10 else 3
+    model = network(name).eval()
+    theirs = chosen.rival(model, steps)
+    images, labels = known.test_images(max(1, setting.images // chosen.share))
+    ways: list[dict[str, Any]] = [{}]
+    if chosen.stops:
+        ways = [{"early_stop": True}, {}, {"precision": "32"}]
+    attacks = [chosen.ours(steps=steps, **options) for options in ways]
+    ratios: list[list[float]] = [[] for _ in attacks]
+    right = torch.zeros(1 + len(attacks))
+    size = 128
+    for start in range(0, len(images), size):
+        batch, target = images[start : start + size], labels[start : start + size]
+        results: list[Tensor] = []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            other = seconds_of(lambda b=batch, t=target, r=results: r.append(theirs(b, t)))
+        for number, attack in enumerate(attacks):
+            mine = seconds_of(
+                lambda a=attack, b=batch, t=target, r=results: r.append(a(model, b, t, seed=0))
+            )
+            ratios[number].append(other / mine)
+        with torch.no_grad():
+            for index, attacked in enumerate(results):
+                right[index] += (model(attacked.clamp(0, 1)).argmax(dim=1) == target).sum()
+    accuracies = (100 * right / len(images)).tolist()
+    more: dict[str, Any] = {}
+    if len(attacks) > 1:
+        more = {
+            "without_early_stop": statistics.median(ratios[1]),
+            "without_early_stop_in_float32": statistics.median(ratios[2]),
+            "our_robust_accuracy_without_early_stop": accuracies[2],
+            "our_robust_accuracy_in_float32": accuracies[3],
+        }
+    return told(
+        ratios[0],
+        f"{pair.partition('_vs_')[0]} on {name}, {len(images)} CIFAR-10 test images in batches of "
+        f"{size}: {chosen.words} over ours",
+        their_robust_accuracy=accuracies[0],
+        our_robust_accuracy=accuracies[1],
+        at_least=chosen.at_least,
+        accuracy_holds=accuracies[1] <= accuracies[0] + 0.3,
+        **more,
+    )
+
+
+FOREIGN = {
+    f"foreign.{name}.{pair}": partial(against, name, pair) for name in TRAIN for pair in PAIRS
+}
