@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import secrets
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,7 +121,10 @@ def export_model(
         "classes": json.dumps(list(classes)),
         "images": f"N x {' x '.join(map(str, example.shape[1:]))} in [0, 1]",
     }
-    with atomic_write(target) as temporary:
+    with atomic_write(target) as temporary, warnings.catch_warnings():
+        # torch warns of what its own exporter does.
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
         write = _write_onnx if chosen == "onnx" else _write_program
         write(plain, given, temporary, facts)
         difference = _difference(plain, given, temporary, chosen, noise)
