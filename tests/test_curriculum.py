@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from enresnet.data import DataSet, load_data
 from enresnet.models import create_model
 from enresnet.training import Trainer, load_recipe
-from enresnet.training.curriculum import recipe_at, sized_at
+from enresnet.training.curriculum import halved, recipe_at
 from problems import seeded
 
 FAST = load_recipe("fast", epochs=5, batch_size=30, epsilon=0.1)
@@ -83,11 +84,22 @@ def test_half_the_resolution_at_first():
     sides = {(done < 0.4, i.shape[2]) for done, _, i, _ in crafted_in(training(recipe, data))}
     assert sides == {(True, 8), (False, 16)}
     images = torch.rand(2, 1, 16, 16)
-    assert sized_at(images, recipe, 0.0)[0, 0, 0, 0] == pytest.approx(
-        images[0, 0, :2, :2].mean().item()
-    )
-    with pytest.raises(ValueError, match="low_resolution is for images of 16 pixels"):
-        training(recipe)
+    assert halved(images)[0, 0, 0, 0] == pytest.approx(images[0, 0, :2, :2].mean().item())
+
+
+@pytest.mark.parametrize("side", [8, 16])
+def test_what_cannot_be_halved_stays_whole_and_the_run_says_so(side):
+    """Images that are too small; and a network that takes one size only."""
+    pairs = torch.utils.data.TensorDataset(torch.rand(60, 1, side, side), torch.arange(60) % 4)
+    network = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(side**2), nn.Linear(side**2, 4)).eval()
+    recipe = replace(FAST, epochs=2, low_resolution=0.5)
+    trainer = Trainer(network, DataSet.of(pairs, pairs), recipe)
+    assert not any(module.training for module in network.modules())  # tried, and left as it was
+    assert network[1].num_batches_tracked == 0
+    notes = [epoch.note for epoch in trainer.epochs()]
+    why = "images of 8 x 8 are too small" if side == 8 else "the network takes images of one size"
+    assert f"low_resolution is left out: {why}" in notes[0]
+    assert notes[1] == ""
 
 
 def test_a_shift_of_its_own():

@@ -4,16 +4,18 @@ r"""How a recipe changes during a training: it may begin easy and end hard.
 
 with g the recipe's ``epsilon_growth``. A one-step objective may end with an attack of several steps
 (``final_steps`` from ``final_from`` on), and the first part may see images of half the side
-(``low_resolution``), at a quarter of the cost.
+(``low_resolution``), at a quarter of the cost, where the images are large enough and the network
+takes both sizes.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
+from enresnet.training.memory import activation_bytes
 from enresnet.training.objectives import OBJECTIVES
 from enresnet.training.recipe import Recipe
 
@@ -37,13 +39,17 @@ def recipe_at(recipe: Recipe, done: float) -> Recipe:
     return replace(recipe, epsilon=epsilon) if growing else recipe
 
 
-def sized_at(images: Tensor, recipe: Recipe, done: float) -> Tensor:
-    """Return the images at the resolution that the recipe has at this moment."""
-    if done >= recipe.low_resolution:
-        return images
+def why_not_halved(model: nn.Module, images: Tensor) -> str:
+    """Return why the model cannot be trained on images of half the side; "" if it can."""
     if min(images.shape[2:]) < 2 * SMALLEST:
-        raise ValueError(
-            f"low_resolution is for images of {2 * SMALLEST} pixels a side or more: found "
-            f"{images.shape[2]} x {images.shape[3]}"
-        )
+        return f"images of {images.shape[2]} x {images.shape[3]} are too small"
+    try:
+        activation_bytes(model, halved(images))  # a pass as in training, which leaves no trace
+    except Exception:  # whatever a network of the user's says to another size
+        return "the network takes images of one size only"
+    return ""
+
+
+def halved(images: Tensor) -> Tensor:
+    """Return the images at half the side: the mean of every 2 x 2 pixels."""
     return functional.avg_pool2d(images, 2)

@@ -55,18 +55,20 @@ def activation_bytes(model: nn.Module, images: Tensor) -> int:
 
     flags = [(module, module.training) for module in model.modules()]
     streams = {stream: stream.get_state() for stream in streams_of(model)}
-    model.train()
-    with (
-        torch.enable_grad(),
-        statistics_held(model),
-        torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x),
-    ):
-        output = model(images.clone().requires_grad_())
-    del output  # only now: storage of freed tensors would be counted once for many
-    for module, flag in flags:
-        module.training = flag
-    for stream, state in streams.items():
-        stream.set_state(state)
+    try:
+        model.train()
+        with (
+            torch.enable_grad(),
+            statistics_held(model),
+            torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x),
+        ):
+            output = model(images.clone().requires_grad_())
+        del output  # only now: storage of freed tensors would be counted once for many
+    finally:
+        for module, flag in flags:
+            module.training = flag
+        for stream, state in streams.items():
+            stream.set_state(state)
     return sum(kept.values())
 
 

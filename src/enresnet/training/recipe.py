@@ -122,7 +122,9 @@ class Recipe:
     )
     final_from: float = _field(0.8, "Fraction of the epochs before these PGD steps begin.")
     low_resolution: float = _field(
-        0.0, "Fraction of the epochs, at the start, with images of half the side."
+        0.0,
+        "Fraction of the epochs, at the start, with images of half the side, if that is at least 8 "
+        "pixels and the network takes them.",
     )
     validation_images: int | None = _field(
         None, "Validate only on the first N images; if validation selects the epoch, on all."

@@ -23,7 +23,7 @@ from enresnet.models.noise import NoiseStream, share_stream
 from enresnet.training.averaging import WeightAverage
 from enresnet.training.awp import default_gamma, perturbed_weights
 from enresnet.training.collapse_guard import CollapseGuard
-from enresnet.training.curriculum import recipe_at, sized_at
+from enresnet.training.curriculum import halved, recipe_at, why_not_halved
 from enresnet.training.engine import CraftedBatch, Engine, ObjectiveLoss, step_rows
 from enresnet.training.events import Epoch, Progress, Step
 from enresnet.training.joint import LearnedWeights, compensate
@@ -62,8 +62,7 @@ class Trainer:
 
     Raises:
         MemoryError: A step would not fit into memory; the error says what would.
-        ValueError: There are fewer training images than processes, or the images are too small for
-            ``low_resolution``.
+        ValueError: There are fewer training images than processes.
 
     Example::
 
@@ -115,17 +114,17 @@ class Trainer:
         whole = self.engine.device.type == "cuda" and self.engine.precision == "32"
         self._format = torch.contiguous_format if whole else torch.channels_last
         model.to(memory_format=self._format)  # type: ignore[call-overload]
-        few, _ = data.train.batch(slice(2))
-        sized_at(few, recipe, 0.0)  # raises where there is too little to halve
+        few = data.train.batch(slice(2))[0].to(self.engine.device)
         with self.engine.autocast(), torch_seeded(0, self.engine.device):
             self.recompute = choose_memory(
                 model.to(self.engine.device),
-                few.to(self.engine.device),
+                few,
                 min(recipe.batch_size, len(data.train)),
                 recipe.memory,
                 sharing=self.engine.local,
                 passes=self.objective.passes,
             )
+            self._whole = why_not_halved(model, few) if recipe.low_resolution else ""
         self._optimiser = torch.optim.SGD(
             model.parameters(),
             lr=recipe.learning_rate,
@@ -261,7 +260,9 @@ class Trainer:
             self._weights.step(self.engine)
             if self._average is not None:
                 self._average.follow_weights(self.model)
-        note = self._watch_for_collapse()
+        notes = [self._watch_for_collapse()]
+        if self._whole and at.epoch == 0:
+            notes.append(f"low_resolution is left out: {self._whole}")
         weights = [] if self._weights is None else self._weights.values()
         self.validation = found = self._validate()
         robust_training = self.objective.robust
@@ -280,7 +281,7 @@ class Trainer:
             images_per_second=at.images / at.seconds,
             seconds=at.seconds + time.monotonic() - ended,
             weights=" ".join(f"{weight:.4f}" for weight in weights),
-            note=note,
+            note="; ".join(filter(None, notes)),
         )
         self.progress = Progress(epoch=at.epoch + 1)
         return epoch
@@ -348,7 +349,9 @@ class Trainer:
         pixels = train.pixels[rows]
         if self.recipe.augment:
             pixels = self._augmentation(pixels, self._augment)
-        images = sized_at(train.in_unit_range(pixels).to(device), self.recipe, done)
+        images = train.in_unit_range(pixels).to(device)
+        if done < self.recipe.low_resolution and not self._whole:
+            images = halved(images)
         images = images.contiguous(memory_format=self._format)
         return images, train.labels[rows].to(device)
 
