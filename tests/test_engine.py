@@ -14,7 +14,7 @@ from enresnet.common.precision import PRECISIONS, TRAINING_PRECISIONS
 from enresnet.data import DataSet, Images, load_data
 from enresnet.models import create_model
 from enresnet.training import Engine, Run, RunConfig, Trainer, load_recipe
-from enresnet.training.engine import step_rows
+from enresnet.training.engine import LostProcessError, step_rows
 from enresnet.training.state import TrainerState
 from problems import seeded
 from processes import LINE, finish, kill, newest, start, wait_for
@@ -176,3 +176,21 @@ def test_another_number_of_processes_is_refused(digits):
     state = replace(trainer.state, processes=2)
     with pytest.raises(ValueError, match="trained by 2 processes and cannot go on with 1"):
         trainer.restore(state)
+
+
+@pytest.mark.parametrize("meeting", ["barrier", "all_reduce"])
+def test_a_process_that_ended_is_told_in_a_sentence(monkeypatch, meeting):
+    """Seen in an evaluation on two devices, one of them killed: gloo's traceback on the terminal."""
+    engine = Engine(accelerator="cpu")
+
+    def broken(*_, **__):
+        raise RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:28380")
+
+    monkeypatch.setattr(engine, "processes", 2)
+    monkeypatch.setattr(engine._fabric, meeting, broken)
+    with pytest.raises(LostProcessError, match="another process that shares the work ended, so"):
+        engine.wait() if meeting == "barrier" else engine.sum_over_processes(torch.ones(1))
+    monkeypatch.setattr(engine, "processes", 1)
+    monkeypatch.setattr(engine._fabric, "barrier", broken)
+    with pytest.raises(RuntimeError, match="Connection closed"):  # alone, it means something else
+        engine.wait()

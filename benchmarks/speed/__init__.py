@@ -10,6 +10,8 @@ from speed.attacks import cw_vs_art, ifgsm_eot_vs_foolbox, ifgsm_eot_vs_torchatt
 from speed.foreign import FOREIGN
 from speed.growth import growth
 from speed.steps import (
+    compiled_step_en1,
+    compiled_step_timm,
     fraction_of_convolution_limit,
     noisy_over_noiseless,
     train_step_en1,
@@ -19,6 +21,8 @@ from speed.steps import (
 BENCHMARKS = {
     "train_step_vs_plain.en1_resnet20": train_step_en1,
     "train_step_vs_plain.en5_resnet20": train_step_en5,
+    "train_step_vs_compiled.en1_resnet20": compiled_step_en1,
+    "train_step_vs_compiled.timm_resnet18": compiled_step_timm,
     "fraction_of_convolution_limit": fraction_of_convolution_limit,
     "noisy_over_noiseless": noisy_over_noiseless,
     "ifgsm_eot_vs_torchattacks": ifgsm_eot_vs_torchattacks,

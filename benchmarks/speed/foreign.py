@@ -136,7 +136,7 @@ PAIRS = {
 
 
 def against(name: str, pair: str, setting: Setting) -> dict[str, Any]:
-    """Attack batch by batch in turn: theirs, ours, ours without early stop, ours in float32."""
+    """Attack batch by batch in turn: theirs; ours with early stop and without, also in float32."""
     chosen = PAIRS[pair]
     steps = chosen.steps if setting.images > 10 else 3
     model = network(name).eval()
@@ -144,7 +144,12 @@ def against(name: str, pair: str, setting: Setting) -> dict[str, Any]:
     images, labels = known.test_images(max(1, setting.images // chosen.share))
     ways: list[dict[str, Any]] = [{}]
     if chosen.stops:
-        ways = [{"early_stop": True}, {}, {"precision": "32"}]
+        ways = [
+            {"early_stop": True},
+            {},
+            {"early_stop": True, "precision": "32"},
+            {"precision": "32"},
+        ]
     attacks = [chosen.ours(steps=steps, **options) for options in ways]
     ratios: list[list[float]] = [[] for _ in attacks]
     right = torch.zeros(1 + len(attacks))
@@ -168,9 +173,11 @@ def against(name: str, pair: str, setting: Setting) -> dict[str, Any]:
     if len(attacks) > 1:
         more = {
             "without_early_stop": statistics.median(ratios[1]),
-            "without_early_stop_in_float32": statistics.median(ratios[2]),
+            "in_float32": statistics.median(ratios[2]),
+            "in_float32_without_early_stop": statistics.median(ratios[3]),
             "our_robust_accuracy_without_early_stop": accuracies[2],
             "our_robust_accuracy_in_float32": accuracies[3],
+            "our_robust_accuracy_in_float32_without_early_stop": accuracies[4],
         }
     return told(
         ratios[0],

@@ -16,8 +16,9 @@ from enresnet.models import create_model, is_noisy
 from enresnet.models.frozen.fold import Convolution
 from enresnet.models.frozen.fused_cpu import Layer
 from enresnet.training import Engine, Recipe, Trainer
-from speed.plain_loop import PlainLoop
-from speed.turns import Work, in_turn, median_of, seconds_of, told
+from speed.compiled_loop import CompiledLoop
+from speed.plain_loop import PlainEnsemble, PlainLoop
+from speed.turns import MissingError, Work, in_turn, median_of, seconds_of, told
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,64 @@ def _train_step(members: int, setting: Setting, repeats: int) -> dict[str, Any]:
         plain_images_per_second=setting.batch / median_of(turns, 0),
         our_images_per_second=setting.batch / median_of(turns, 1),
         at_least=2.5,
+    )
+
+
+def compiled_step_en1(setting: Setting) -> dict[str, Any]:
+    """PGD-10 training step of En_1ResNet20, against a compiled loop."""
+    return _compiled_step(
+        "En_1ResNet20",
+        PlainEnsemble(1),
+        trainer_of("en1_resnet20", setting.batch),
+        setting,
+        at_least=3.5,
+        goal=4.5,
+    )
+
+
+def compiled_step_timm(setting: Setting) -> dict[str, Any]:
+    """PGD-10 training step of timm's resnet18 with noise, against a compiled loop."""
+    try:
+        theirs = create_model("en1_timm:resnet18", noise=0.1)
+    except ImportError as error:
+        raise MissingError(str(error)) from error
+    return _compiled_step(
+        "feynman_kac(timm resnet18, members=1)",
+        theirs,
+        trainer_of("en1_timm:resnet18", setting.batch),
+        setting,
+        at_least=1.0,
+        goal=2.0,
+    )
+
+
+def _compiled_step(
+    what: str,
+    network: nn.Module,
+    ours: Trainer,
+    setting: Setting,
+    *,
+    at_least: float,
+    goal: float,
+) -> dict[str, Any]:
+    images, labels = problem(setting.batch)
+    theirs = CompiledLoop(network)
+    turns = in_turn(
+        lambda: theirs.step(images, labels),
+        lambda: step_of(ours, images, labels),
+        repeats=setting.repeats,
+        warm_up=2,
+    )
+    ratios = [other / mine for other, mine in turns]
+    return told(
+        ratios,
+        f"PGD-10 training step, {what}, batch {setting.batch}: a loop with torch.compile, bfloat16 "
+        f"autocast, channels last and frozen parameters over ours ({ours.engine.precision}), both "
+        "attacking in evaluation mode, random images",
+        their_images_per_second=setting.batch / median_of(turns, 0),
+        our_images_per_second=setting.batch / median_of(turns, 1),
+        at_least=at_least,
+        goal=goal,
     )
 
 

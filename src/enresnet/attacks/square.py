@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -108,8 +109,8 @@ class Square(Attack):
                 f"{tuple(batch.images.shape)}"
             )
         ball = Linf(batch.images, self.epsilon)
-        streams = [torch.Generator().manual_seed(seed) for seed in batch.seeds.tolist()]
-        point = self._stripes(ball, streams)
+        draws = Draws(batch.seeds, 2 + batch.images.shape[1])
+        point = self._stripes(ball, draws)
         noise = CommonRandomNumbers(int(batch.seeds[0]))
         if not batch.deterministic:
             noise.watch(partial(batch.logits, point))
@@ -127,7 +128,7 @@ class Square(Attack):
                 break
             part = batch.rows(rows)
             side = self._side(step, point.shape[-2:])
-            tried = self._with_squares(ball, point, rows, side, streams)
+            tried = self._with_squares(ball, point, rows, side, draws)
             if batch.deterministic:
                 new_fooled, new_margin = self._judge(part, tried)
             else:
@@ -174,12 +175,10 @@ class Square(Attack):
             margin += batch.margin(logits).double().cpu()
         return fooled / batch.eot, margin / batch.eot
 
-    def _stripes(self, ball: Linf, streams: list[torch.Generator]) -> Tensor:
+    def _stripes(self, ball: Linf, draws: Draws) -> Tensor:
         """Return the start: vertical stripes, one pixel wide, of either sign."""
-        count, channels, _, width = ball.centre.shape
-        signs = torch.empty(count, channels, 1, width)
-        for row, stream in zip(signs, streams, strict=True):
-            row.copy_(_signs((channels, 1, width), stream))
+        _, channels, _, width = ball.centre.shape
+        signs = draws.signs((channels, 1, width))
         return ball.nearest(ball.centre + self.epsilon * signs.to(ball.centre))
 
     def _side(self, step: int, shape: torch.Size) -> int:
@@ -192,25 +191,57 @@ class Square(Attack):
         return max(1, min(side, height, width))
 
     def _with_squares(
-        self,
-        ball: Linf,
-        point: Tensor,
-        rows: Tensor,
-        side: int,
-        streams: list[torch.Generator],
+        self, ball: Linf, point: Tensor, rows: Tensor, side: int, draws: Draws
     ) -> Tensor:
         """Return the points with a square of each drawn anew."""
-        tried = point[rows].clone()
-        _, channels, height, width = tried.shape
-        for index, row in enumerate(rows.tolist()):
-            stream = streams[row]
-            top = int(torch.randint(height - side + 1, (), generator=stream))
-            left = int(torch.randint(width - side + 1, (), generator=stream))
-            signs = _signs((channels, 1, 1), stream).to(tried)
-            window = (slice(None), slice(top, top + side), slice(left, left + side))
-            tried[index][window] = ball.centre[row][window] + self.epsilon * signs
-        return tried.clamp_(ball.low[rows], ball.high[rows])
+        channels, height, width = point.shape[1:]
+        drawn = draws.next(rows)  # an example: top, left, a sign for each channel
+        top, left = drawn[:, 0] % (height - side + 1), drawn[:, 1] % (width - side + 1)
+        signs = _signs(drawn[:, 2:]).view(-1, channels, 1, 1).to(point)
+        inside = _between(top, side, height)[:, :, None] & _between(left, side, width)[:, None]
+        centre = ball.centre[rows]
+        moved = (centre + self.epsilon * signs).clamp_(ball.low[rows], ball.high[rows])
+        return torch.where(inside[:, None].to(point.device), moved, point[rows])
 
 
-def _signs(shape: tuple[int, ...], stream: torch.Generator) -> Tensor:
-    return 2.0 * torch.randint(2, shape, generator=stream) - 1
+class Draws:
+    """Random words for every example, from a stream of its own.
+
+    numpy's generator hands them out many at a time. They are those of a torch.Generator with the
+    same seed, which yields them one by one.
+    """
+
+    AHEAD = 64  # steps
+
+    def __init__(self, seeds: Tensor, numbers: int) -> None:
+        words = 2**32
+        self._streams = [np.random.RandomState(seed % words) for seed in seeds.tolist()]
+        self._block = np.empty((len(seeds), self.AHEAD, numbers), dtype=np.uint32)
+        self._step = self.AHEAD
+
+    def next(self, rows: Tensor) -> Tensor:
+        """Return the words of the next step, for some of the examples."""
+        if self._step == self.AHEAD:
+            for row in rows.tolist():  # an example that is left out once does not come back
+                self._block[row] = self._words(row, self._block.shape[1:])
+            self._step = 0
+        self._step += 1
+        return torch.from_numpy(self._block[rows.numpy(), self._step - 1].astype(np.int64))
+
+    def signs(self, shape: tuple[int, ...]) -> Tensor:
+        """Return -1 or 1, one of each ``shape`` an example."""
+        words = np.stack([self._words(row, shape) for row in range(len(self._streams))])
+        return _signs(torch.from_numpy(words.astype(np.int64)))
+
+    def _words(self, row: int, shape: tuple[int, ...]) -> np.ndarray:
+        return self._streams[row].randint(0, 2**32, shape, dtype=np.uint32)
+
+
+def _signs(words: Tensor) -> Tensor:
+    return 2.0 * (words % 2) - 1
+
+
+def _between(first: Tensor, side: int, size: int) -> Tensor:
+    """Return N x size: which places lie in the ``side`` places from ``first`` on."""
+    places = torch.arange(size)
+    return (places >= first[:, None]) & (places < first[:, None] + side)

@@ -14,7 +14,8 @@ import sys
 import threading
 import time
 import warnings
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
@@ -38,7 +39,7 @@ FIRST = "ENRESNET_FIRST_PROCESS"  # tells those it starts its number
 
 
 class LostProcessError(ConnectionError):
-    """Another process of the same training has ended."""
+    """Another process that shares the work has ended."""
 
 
 class Engine:
@@ -168,7 +169,8 @@ class Engine:
         """Return the sum of all processes' values."""
         if self.processes == 1:
             return values
-        total = self._fabric.all_reduce(values, reduce_op="sum")
+        with self._telling_of_the_lost():
+            total = self._fabric.all_reduce(values, reduce_op="sum")
         assert isinstance(total, Tensor)
         return total
 
@@ -178,8 +180,13 @@ class Engine:
         return [int(number) for number in total.tolist()]
 
     def wait(self) -> None:
-        """Wait until every process has come to this call."""
-        self._fabric.barrier()
+        """Wait until every process has come to this call.
+
+        Raises:
+            LostProcessError: One of them has ended.
+        """
+        with self._telling_of_the_lost():
+            self._fabric.barrier()
 
     def precision_state(self) -> dict[str, Any]:
         """Return the state of the precision between steps (the loss scale), as plain JSON."""
@@ -188,6 +195,19 @@ class Engine:
     def load_precision_state(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`precision_state` returned."""
         self._fabric.strategy.precision.load_state_dict(state)
+
+    @contextmanager
+    def _telling_of_the_lost(self) -> Iterator[None]:
+        """Raise a LostProcessError where the backend says in its own words that a peer is gone."""
+        try:
+            yield
+        except RuntimeError as error:
+            if not self.is_lost(error):
+                raise
+            raise LostProcessError(
+                f"another process that shares the work ended, so process {self.rank} stops too; "
+                "the same command goes on from what is stored"
+            ) from error
 
     def is_lost(self, error: BaseException) -> bool:
         """Return whether an error means that another process has ended."""

@@ -238,8 +238,8 @@ def _told(keeper: Keeper, trainer: Trainer) -> Iterator[None]:
         raise FloatingPointError(f"{error}; {keeper.kept}") from error
     except MemoryError as error:
         raise _out_of_memory(keeper, trainer) from error
-    except RuntimeError as error:
-        if trainer.engine.is_lost(error):
+    except (RuntimeError, LostProcessError) as error:
+        if isinstance(error, LostProcessError) or trainer.engine.is_lost(error):
             raise LostProcessError(
                 f"another process of this training ended, so process {trainer.engine.rank} stops "
                 f"too: {keeper.kept}; to go on, {keeper.how_to_resume}"
