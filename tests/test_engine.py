@@ -180,7 +180,7 @@ def test_another_number_of_processes_is_refused(digits):
 
 @pytest.mark.parametrize("meeting", ["barrier", "all_reduce"])
 def test_a_process_that_ended_is_told_in_a_sentence(monkeypatch, meeting):
-    """Seen in an evaluation on two devices, one of them killed: gloo's traceback on the terminal."""
+    """Seen in an evaluation on two devices, one of them killed: a traceback of gloo."""
     engine = Engine(accelerator="cpu")
 
     def broken(*_, **__):
