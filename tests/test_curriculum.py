@@ -12,7 +12,9 @@ from enresnet.training import Trainer, load_recipe
 from enresnet.training.curriculum import halved, recipe_at
 from problems import seeded
 
-FAST = load_recipe("fast", epochs=5, batch_size=30, epsilon=0.1)
+FAST = load_recipe(
+    "fast", epochs=5, batch_size=30, epsilon=0.1, epsilon_growth=0, low_resolution=0, shift=None
+)
 
 
 def training(recipe, data=None):

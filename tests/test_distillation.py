@@ -134,6 +134,7 @@ def test_bad_input(tmp_path):
     with pytest.raises(ValueError, match="label_smoothing is for labels"):
         load_recipe("fast", objective="rslad", teacher="runs/one", label_smoothing=0.1)
     missing = load_recipe("fast", objective="rslad", teacher=str(tmp_path / "no"))
+    assert missing.label_smoothing == 0  # the recipe's own is for labels
     with pytest.raises(FileNotFoundError, match="no model at"):
         train(RunConfig("resnet8", "digits", missing, limit=100), tmp_path / "run")
 

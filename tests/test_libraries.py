@@ -4,6 +4,7 @@ They have their usual depth and random weights: how well they classify is not th
 """
 
 import copy
+import json
 
 import pytest
 import torch
@@ -13,11 +14,14 @@ from torch.nn import functional
 from enresnet import load_model, save_model
 from enresnet.attacks import IFGSM
 from enresnet.cli import main
+from enresnet.data import load_data
 from enresnet.models import ExternalNetwork, create_model, feynman_kac, set_noise, without_noise
 from enresnet.models.external import import_timm, import_torchvision
 from enresnet.models.frozen import FrozenCall, frozen
 from enresnet.models.noise import noise_modules
+from enresnet.publish import open_onnx
 from problems import seeded
+from processes import LINE, finish, kill, newest, start, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -181,17 +185,29 @@ def test_a_description_larger_than_its_tensors_is_refused_before_it_is_built(tmp
             load_model(path)
 
 
-def test_trained_stopped_resumed_evaluated(tmp_path, monkeypatch, capsys):
+def test_trained_killed_resumed_evaluated_exported_loaded(tmp_path, monkeypatch, capsys):
+    """The way of somebody else's network through the package, on CIFAR-10 where it is there."""
     needs("timm:resnet18")
+    pytest.importorskip("onnxruntime")
     monkeypatch.chdir(tmp_path)
-    train = (
-        "train --model timm:resnet18 --members 2 --data digits --recipe fast --epsilon 0.1 "
-        "--epochs 1 --limit 64 --batch-size 32 --out run"
-    )
-    assert main(train.split()) == 0
-    assert main("evaluate run --attacks ifgsm3 --limit 8 --draws 2".split()) == 0
-    assert main("export run --format pt2 --noise input".split()) == 0
+    try:
+        load_data("cifar10")
+        data = "--data cifar10 --limit 5000"
+    except OSError:
+        data = "--data digits --epsilon 0.1 --batch-size 32 --learning-rate 0.02"
+    train = f"train --model timm:resnet18 --members 2 {data} --recipe fast --epochs 1".split()
+    run = tmp_path / "run"
+    process = start(*train, "--checkpoint-every", 0.2, "--out", run)
+    wait_for(lambda: newest(run) is not None or process.poll() is not None, seconds=300)
+    kill(process)
+    assert not (run / "best.safetensors").is_file(), "it was over before the kill"
+    assert LINE.search(finish(*train, "--out", run))
+    assert main("evaluate run --attacks strongest --budget 300 --limit 8 --draws 2".split()) == 0
+    assert "strongest" in json.loads((run / "evaluation.json").read_text())["best"]["robust"]
+    assert main("export run --format onnx --noise input --out a.onnx".split()) == 0
     assert "its logits are the network's" in " ".join(capsys.readouterr().out.split())
+    assert open_onnx("a.onnx").get_inputs()
+    assert len(load_model(run / "best.safetensors").members) == 2
 
 
 def test_torch_compile():

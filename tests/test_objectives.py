@@ -227,7 +227,9 @@ def test_the_released_recipe_is_that_of_the_released_code():
 
 def test_the_fast_recipe():
     recipe = load_recipe("fast")
-    assert (recipe.objective, recipe.epochs, recipe.schedule) == ("n_fgsm", 15, "one_cycle")
+    assert (recipe.objective, recipe.epochs, recipe.schedule) == ("n_fgsm", 21, "one_cycle")
+    assert (recipe.low_resolution, recipe.epsilon_growth, recipe.shift) == (0.4, 0.5, 0)
+    assert recipe.label_smoothing == 0.1
     assert recipe.compensate
     assert not load_recipe("paper").compensate
     assert recipe.ema == 0.995

@@ -25,12 +25,13 @@ from speed.steps import Setting
 from speed.turns import MissingError, seconds_of, told
 
 ASSETS = Path(__file__).parent.parent / "assets"
+_SHIFTED = "--low-resolution 0 --label-smoothing 0 --shift none"
+_NORMALISED = f"{_SHIFTED} --learning-rate 0.05 --mean 0.49 0.48 0.45 --std 0.25 0.24 0.26"
 TRAIN = {
-    "plain_cnn": "--model speed.networks:plain_cnn --epochs 8 --learning-rate 0.05 "
-    "--epsilon-growth 0.5 --mean 0.49 0.48 0.45 --std 0.25 0.24 0.26",
+    "plain_cnn": f"--model speed.networks:plain_cnn --epochs 8 {_NORMALISED}",
     "resnet_without_batchnorm": "--model speed.networks:ResNetWithoutBatchNorm --epochs 8 "
-    "--learning-rate 0.05 --epsilon-growth 0.5 --mean 0.49 0.48 0.45 --std 0.25 0.24 0.26",
-    "timm_resnet18": "--model timm:resnet18 --epochs 6",
+    f"{_NORMALISED}",
+    "timm_resnet18": f"--model timm:resnet18 --epochs 6 --epsilon-growth 0 {_SHIFTED}",
 }
 Rival = Callable[[nn.Module, int], Callable[[Tensor, Tensor], Tensor]]
 

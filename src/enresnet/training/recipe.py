@@ -283,7 +283,8 @@ def list_recipes() -> list[str]:
 def load_recipe(name: str, **overrides: Unpack[RecipeOptions]) -> Recipe:
     """Return a recipe by its name, or from the path of a YAML file, with fields overridden.
 
-    If ``epsilon`` is overridden and ``step_size`` is not, the step size is scaled in proportion.
+    If ``epsilon`` is overridden and ``step_size`` is not, the step size is scaled in proportion. An
+    objective that learns a teacher's answers leaves out the recipe's ``label_smoothing``.
 
     Args:
         name: One of :func:`list_recipes`, or the path of a ``.yaml`` file with fields of
@@ -321,6 +322,8 @@ def load_recipe(name: str, **overrides: Unpack[RecipeOptions]) -> Recipe:
     if "epsilon" in changes and "step_size" not in changes and recipe.epsilon > 0:
         checks.number("epsilon", changes["epsilon"], low=0, high=1)
         changes["step_size"] = recipe.step_size * changes["epsilon"] / recipe.epsilon
+    if changes.get("objective") in TAUGHT:
+        changes.setdefault("label_smoothing", 0.0)  # the recipe's own is for labels
     changed = replace(recipe, **changes)
     _check_used(changed, changes)
     return changed
