@@ -214,7 +214,7 @@ def test_the_page_says_what_was_measured_whatever_the_outcome(result):
     swap = {BASE: ENSEMBLE, ENSEMBLE: BASE}
     clean = {BASE: torch.ones(2, 500), ENSEMBLE: torch.zeros(2, 500)}
     page = quickstart_page(replace(result, clean=clean))
-    assert re.search(r"It is <span class=\"worse\">worse</span> on: clean images", page)
+    assert re.search(r"The ensemble is <span class=\"worse\">worse</span> on: clean images", page)
     clean = {swap[network]: scores for network, scores in clean.items()}
     page = quickstart_page(replace(result, clean=clean))
     assert re.search(
