@@ -54,7 +54,7 @@ def accuracy_bars(rows: Sequence[dict[str, Any]], networks: Sequence[str]) -> Fi
     axes.set_ylim(0, 112)
     axes.set_yticks(range(0, 101, 20))
     axes.set_ylabel("accuracy, %")
-    axes.legend(frameon=False, ncols=2, loc="upper right", bbox_to_anchor=(1, 1.13))
+    axes.legend(frameon=False, ncols=2, loc="upper left", bbox_to_anchor=(0, 1.13))
     return figure
 
 
