@@ -1,11 +1,14 @@
 r"""What the settings of a short adversarial training are worth, on validation images alone.
 
-    enresnet train --model resnet20 --data cifar10 --recipe fast --seed 1 --shift 0 \
-        --out STUDY/mirror-1
+    BASE="--model resnet20 --data cifar10 --recipe fast --epochs 15 --label-smoothing 0 \
+        --epsilon-growth 0 --low-resolution 0 --shift none"
+    enresnet train $BASE --seed 1 --out STUDY/base-1
+    enresnet train $BASE --shift 0 --seed 1 --out STUDY/mirror-1
+    enresnet train --model resnet20 --data cifar10 --recipe fast --seed 1 --out STUDY/fast-1
     python benchmarks/study.py STUDY [--kept results/study/study.json]
 
 Every folder in STUDY named ARM-SEED is a run, made by `enresnet train` with the options of the arm;
-`base-SEED` is the reference. A finished run is read once: its accuracies on all 5,000 validation
+`base-SEED` is the reference, 15 epochs of N-FGSM, which the recipe `fast` once was. A finished run is read once: its accuracies on all 5,000 validation
 images (natural, and under PGD-10), what its recipe has that the reference has not, the passes over
 the data (a forward and a backward pass each) and the seconds. All that was ever read is kept in a
 JSON file and printed as a table; the figure of merit is the mean of both accuracies.

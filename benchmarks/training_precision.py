@@ -2,7 +2,7 @@
 
     python benchmarks/training_precision.py [--images 10000] [--seeds 5] [--kept FILE]
 
-The recipe `fast`, some epochs on the first images of CIFAR-10, once in float32 and once with the
+N-FGSM, some epochs on the first images of CIFAR-10, once in float32 and once with the
 passes in bfloat16, from the same seeds. Both networks are attacked and scored in float32 on the
 same test images. Printed are the accuracies of each pair, how much a seed alone changes them, and
 the mean difference with its 95 % interval over the seeds (Student's t), in percentage points.
@@ -81,7 +81,9 @@ def trained(
     labels: Tensor,
 ) -> tuple[float, float]:
     """Return the clean and the attacked accuracy after training, in percent."""
-    recipe = load_recipe("fast", epochs=epochs, validate_from=1.0)
+    recipe = load_recipe(
+        "fast", epochs=epochs, label_smoothing=0, epsilon_growth=0, low_resolution=0, shift=None
+    )
     config = RunConfig(
         model=model, data="cifar10", recipe=recipe, seed=seed, limit=images, precision=precision
     )
