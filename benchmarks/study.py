@@ -8,10 +8,11 @@ r"""What the settings of a short adversarial training are worth, on validation i
     python benchmarks/study.py STUDY [--kept results/study/study.json]
 
 Every folder in STUDY named ARM-SEED is a run, made by `enresnet train` with the options of the arm;
-`base-SEED` is the reference, 15 epochs of N-FGSM, which the recipe `fast` once was. A finished run is read once: its accuracies on all 5,000 validation
-images (natural, and under PGD-10), what its recipe has that the reference has not, the passes over
-the data (a forward and a backward pass each) and the seconds. All that was ever read is kept in a
-JSON file and printed as a table; the figure of merit is the mean of both accuracies.
+`base-SEED` is the reference, 15 epochs of N-FGSM, which the recipe `fast` once was. A finished run
+is read once: its accuracies on all 5,000 validation images (natural, and under PGD-10), what its
+recipe has that the reference has not, the passes over the data (a forward and a backward pass each)
+and the seconds. All that was ever read is kept in a JSON file and printed as a table; the figure of
+merit is the mean of both accuracies.
 """
 
 from __future__ import annotations
