@@ -1,0 +1,176 @@
+"""The paper's tables and claims, as the page prints them: every figure with what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from string import ascii_lowercase
+from typing import Any
+
+from enresnet.report.contents import Cell, Contents, Decision, Measured, Row, Table, Verdict
+
+DECISIONS: dict[Decision, tuple[str, str]] = {
+    "holds": ("✓", "holds"),
+    "fails": ("✗", "fails"),
+    "undecided": ("?", "undecided"),
+    "not run": ("–", "not run"),
+}
+WIDE = 200.0  # of the picture of an effect
+
+
+@dataclass(frozen=True)
+class TableView:
+    """One table, a row for each network and a group of columns for each metric."""
+
+    number: int
+    table: Table
+    metrics: tuple[str, ...]
+    rows: tuple[dict[str, Any], ...]
+    notes: tuple[tuple[str, str], ...]
+    measured: int
+    cells: int
+
+
+@dataclass(frozen=True)
+class ClaimView:
+    """One claim; ``picture`` has the places of its interval on the scale that all claims share."""
+
+    number: int
+    verdict: Verdict
+    mark: str
+    word: str
+    runs: tuple[tuple[str, str], ...]
+    picture: dict[str, float] | None
+
+
+@dataclass(frozen=True)
+class PaperView:
+    """All that the page shows of the paper."""
+
+    tables: tuple[TableView, ...] = ()
+    claims: tuple[ClaimView, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, contents: Contents, anchors: Mapping[Path, str]) -> PaperView:
+        """Return the views; ``anchors`` has the place on the page of each run, by its folder."""
+        scale = _effect_scale(contents.verdicts)
+        claims = tuple(
+            ClaimView(
+                number=number,
+                verdict=verdict,
+                mark=DECISIONS[verdict.decision][0],
+                word=DECISIONS[verdict.decision][1],
+                runs=_linked(verdict.runs, anchors),
+                picture=_picture(verdict, scale),
+            )
+            for number, verdict in enumerate(contents.verdicts, start=1)
+        )
+        counts = {
+            word: sum(claim.word == word for claim in claims) for _, word in DECISIONS.values()
+        }
+        tables = (_table(n, table, anchors) for n, table in enumerate(contents.tables, start=1))
+        return cls(tuple(tables), claims, counts)
+
+    @property
+    def measured(self) -> int:
+        """How many cells of all tables were measured."""
+        return sum(table.measured for table in self.tables)
+
+    @property
+    def cells(self) -> int:
+        """How many cells all tables have."""
+        return sum(table.cells for table in self.tables)
+
+
+def _table(number: int, table: Table, anchors: Mapping[Path, str]) -> TableView:
+    metrics = tuple(dict.fromkeys(cell.metric for row in table.rows for cell in row.cells))
+    marks: dict[str, str] = {}  # of notes, by their text
+    rows = []
+    for row in table.rows:
+        by_metric = {cell.metric: cell for cell in row.cells}
+        for cell in row.cells:
+            if cell.note and cell.note not in marks:
+                marks[cell.note] = _letter(len(marks))
+        cells = [
+            None
+            if (cell := by_metric.get(metric)) is None
+            else _cell(cell, marks.get(cell.note, ""), anchors)
+            for metric in metrics
+        ]
+        rows.append({"title": row.title, "model": row.model, "cells": cells, "seeds": _seeds(row)})
+    measured = sum(cell.measured is not None for row in table.rows for cell in row.cells)
+    return TableView(
+        number=number,
+        table=table,
+        metrics=metrics,
+        rows=tuple(rows),
+        notes=tuple((letter, text) for text, letter in marks.items()),
+        measured=measured,
+        cells=sum(len(row.cells) for row in table.rows),
+    )
+
+
+def _cell(cell: Cell, mark: str, anchors: Mapping[Path, str]) -> dict[str, Any]:
+    ours = cell.measured
+    difference = None if ours is None or cell.paper is None else ours.mean - cell.paper
+    return {
+        "paper": cell.paper,
+        "ours": ours,
+        "difference": difference,
+        "mark": mark,
+        "runs": () if ours is None else _linked(ours.runs, anchors),
+        "hint": "" if ours is None else _hint(ours),
+    }
+
+
+def _hint(ours: Measured) -> str:
+    seeds = ", ".join(map(str, ours.seeds))
+    return f"{ours.images} images, seeds {seeds}: {', '.join(map(str, ours.runs))}"
+
+
+def _seeds(row: Row) -> str:
+    """Return the seeds of a row; where its cells differ, those of each."""
+    known = {cell.metric: cell.measured.seeds for cell in row.cells if cell.measured is not None}
+    words = {metric: ", ".join(map(str, seeds)) for metric, seeds in known.items()}
+    if len(set(words.values())) <= 1:
+        return next(iter(words.values()), "")
+    return "; ".join(f"{metric}: {seeds}" for metric, seeds in words.items())
+
+
+def _linked(runs: Sequence[Path], anchors: Mapping[Path, str]) -> tuple[tuple[str, str], ...]:
+    """Return each run's folder, and its place on the page, "" if it is not there."""
+    return tuple((str(run), anchors.get(Path(run).resolve(), "")) for run in runs)
+
+
+def _letter(number: int) -> str:
+    more, last = divmod(number, len(ascii_lowercase))
+    return (_letter(more - 1) if more else "") + ascii_lowercase[last]
+
+
+def _effect_scale(verdicts: Sequence[Verdict]) -> tuple[float, float] | None:
+    """Return the ends of the scale of all effects, 0 among them; None if there is no effect."""
+    values = [
+        value
+        for v in verdicts
+        for value in (v.paper_effect, v.effect, v.low, v.high)
+        if value is not None
+    ]
+    if not values:
+        return None
+    low, high = min(0.0, *values), max(0.0, *values)
+    margin = 0.05 * (high - low) or 1.0
+    return low - margin, high + margin
+
+
+def _picture(verdict: Verdict, scale: tuple[float, float] | None) -> dict[str, float] | None:
+    names = ("paper_effect", "effect", "low", "high")
+    known = {name: value for name in names if (value := getattr(verdict, name)) is not None}
+    if scale is None or not known:
+        return None
+    low, high = scale
+    return {
+        name: round(WIDE * (value - low) / (high - low), 1)
+        for name, value in {"zero": 0.0, **known}.items()
+    }
