@@ -47,6 +47,7 @@ class ImageGrid:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, tuple[ShownImage, ...]], ...]
     caption: str
+    settings: tuple[str, ...]
 
 
 def choose_pair(runs: Sequence[Run]) -> tuple[Run, Run]:
@@ -142,9 +143,9 @@ def attack_images(runs: Sequence[Run], images: int, *, seed: int = 0) -> ImageGr
     caption = (
         f"The first {len(rows)} test images of {pair[0].config.data}, not chosen; epsilon = "
         f"{brief(epsilon)}. Networks: {pair[0].folder} and {pair[1].folder}. An answer of the "
-        f"ensemble is the mean of {DRAWS} draws. Attacks: {'; '.join(settings)}."
+        f"ensemble is the mean of {DRAWS} draws."
     )
-    return ImageGrid(tuple(made), tuple(rows), caption)
+    return ImageGrid(tuple(made), tuple(rows), caption, tuple(settings))
 
 
 def _png(image: Tensor) -> str:

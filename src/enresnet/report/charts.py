@@ -15,6 +15,8 @@ WIDTH, HEIGHT = 440.0, 270.0
 LEFT, RIGHT, TOP, BOTTOM = 44.0, 14.0, 12.0, 44.0
 COLOURS = 6  # in the style sheet
 MOST_ROWS = 40  # of the table of numbers below a chart
+MOST_BANDS = 2  # more of them hide each other: then intervals are bars, side by side
+BESIDE, MARGIN = 4.0, 6.0  # between such bars, and at the ends of the axis
 
 # Paths about (0, 0), three or four units in size.
 MARKS = (
@@ -71,7 +73,12 @@ class Chart:
         """Return the places of everything that is drawn."""
         across = _Scale.across(self)
         up = _Scale.up(self)
-        lines = [self._line(line, across, up) for line in self.lines]
+        several = sum(bool(line.band) for line in self.lines) > MOST_BANDS
+        middle = (len(self.lines) - 1) / 2
+        lines = [
+            self._line(line, across, up, aside=BESIDE * (number - middle) if several else None)
+            for number, line in enumerate(self.lines)
+        ]
         ticks = self.places or [(v, _plain(v)) for v in across.ticks()]
         return {
             "width": WIDTH,
@@ -86,8 +93,12 @@ class Chart:
             "lines": lines,
         }
 
-    def _line(self, line: Line, across: _Scale, up: _Scale) -> dict[str, Any]:
-        places = [(across(x), up(y)) for x, y in line.points]
+    def _line(
+        self, line: Line, across: _Scale, up: _Scale, *, aside: float | None
+    ) -> dict[str, Any]:
+        """Return the places of a line; ``aside`` moves it beside others, with bars for a band."""
+        places = [(across(x) + (aside or 0.0), up(y)) for x, y in line.points]
+        bars = [f"M{across(x) + (aside or 0):.1f},{up(low):.1f}V{up(high):.1f}" for x, low, high in line.band]
         upper = [(across(x), up(high)) for x, _, high in line.band]
         lower = [(across(x), up(low)) for x, low, _ in reversed(line.band)]
         marked = not line.dashed and len(places) <= 40
@@ -97,7 +108,8 @@ class Chart:
             "mark": line.mark,
             "dashed": line.dashed,
             "path": _path(places),
-            "band": f"{_path([*upper, *lower])}z" if line.band else "",
+            "band": f"{_path([*upper, *lower])}z" if line.band and aside is None else "",
+            "bars": "".join(bars) if aside is not None else "",
             "marks": [
                 (round(x, 1), round(y, 1), self._hint(line.name, *point))
                 for (x, y), point in zip(places, line.points, strict=True)
@@ -169,6 +181,7 @@ class _Scale:
     high: float
     start: float
     end: float
+    step: float  # between two ticks
     log: bool = False
 
     def __call__(self, value: float) -> float:
@@ -183,7 +196,8 @@ class _Scale:
         low, high = min(values), max(values)
         if low == high:
             low, high = low - 0.5, high + 0.5
-        return cls(low, high, LEFT + 4, WIDTH - RIGHT - 4, chart.log_x)
+        start, end = LEFT + 4 + MARGIN, WIDTH - RIGHT - 4 - MARGIN
+        return cls(low, high, start, end, _round_step(high - low), chart.log_x)
 
     @classmethod
     def up(cls, chart: Chart) -> _Scale:
@@ -192,16 +206,16 @@ class _Scale:
         step = _round_step(max(values) - min(values, default=0.0))
         low = 0.0 if chart.zero else step * math.floor(min(values) / step)
         high = step * math.ceil(max(values) / step)
-        return cls(low, max(high, low + step), HEIGHT - BOTTOM, TOP)
+        return cls(low, max(high, low + step), HEIGHT - BOTTOM, TOP, step)
 
     def ticks(self) -> list[float]:
         """Return about five round values."""
         if self.log:
             first = math.ceil(math.log10(self.low) - 1e-9)
             return [10.0**n for n in range(first, math.floor(math.log10(self.high) + 1e-9) + 1)]
-        step = _round_step(self.high - self.low)
-        first = math.ceil(self.low / step - 1e-9)
-        return [step * n for n in range(first, math.floor(self.high / step + 1e-9) + 1)]
+        first = math.ceil(self.low / self.step - 1e-9)
+        last = math.floor(self.high / self.step + 1e-9)
+        return [self.step * n for n in range(first, last + 1)]
 
 
 def _round_step(span: float) -> float:

@@ -28,6 +28,7 @@ from enresnet.report.figure4_view import Figure4View
 from enresnet.report.paper_views import WIDE, PaperView
 from enresnet.report.run_charts import (
     draw_charts,
+    network_key,
     network_slots,
     radius_charts,
     training_charts,
@@ -55,7 +56,7 @@ def write_report(
 
     Args:
         path: The page; it is there as a whole or not at all.
-        runs: The runs, in the order of the page; :func:`find_runs` finds them.
+        runs: The runs; :func:`find_runs` finds them.
         contents: The paper's tables and claims beside what was measured; by default none, and the
             page shows the runs alone.
         transfers: Files that ``enresnet transfer --json`` wrote.
@@ -87,6 +88,7 @@ def write_report(
             facts.append(RunFacts.read(run))
         except Exception as error:  # whatever is wrong with one run, the others are shown
             left_out.append(f"{run.folder} is left out: {_in_a_line(error)}")
+    facts.sort(key=_order)
     anchors = {one.run.folder.resolve(): f"run-{n}" for n, one in enumerate(facts, start=1)}
     slots = network_slots(facts)
     view4 = figure4 if isinstance(figure4, Figure4View) else _read_figure4(figure4, left_out)
@@ -112,6 +114,14 @@ def write_report(
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return left_out
+
+
+def _order(facts: RunFacts) -> tuple[Any, ...]:
+    """Return by what runs are sorted: data, training, base network, members, seed, folder."""
+    config = facts.run.config
+    natural = config.recipe.objective == "natural"
+    training = (natural, config.recipe.objective, config.recipe.epochs)
+    return (config.data, *training, *network_key(config.model), config.seed, str(facts.run.folder))
 
 
 def _heat_maps(paths: Sequence[Path], left_out: list[str]) -> list[HeatMap]:

@@ -90,16 +90,18 @@ def _table(number: int, table: Table, anchors: Mapping[Path, str]) -> TableView:
     rows = []
     for row in table.rows:
         by_metric = {cell.metric: cell for cell in row.cells}
+        seeds = _seeds(row)
         for cell in row.cells:
             if cell.note and cell.note not in marks:
                 marks[cell.note] = _letter(len(marks))
         cells = [
             None
             if (cell := by_metric.get(metric)) is None
-            else _cell(cell, marks.get(cell.note, ""), anchors)
+            else _cell(cell, marks.get(cell.note, ""), seeds, anchors)
             for metric in metrics
         ]
-        rows.append({"title": row.title, "model": row.model, "cells": cells, "seeds": _seeds(row)})
+        shown = ", ".join(map(str, seeds))
+        rows.append({"title": row.title, "model": row.model, "cells": cells, "seeds": shown})
     measured = sum(cell.measured is not None for row in table.rows for cell in row.cells)
     return TableView(
         number=number,
@@ -112,7 +114,10 @@ def _table(number: int, table: Table, anchors: Mapping[Path, str]) -> TableView:
     )
 
 
-def _cell(cell: Cell, mark: str, anchors: Mapping[Path, str]) -> dict[str, Any]:
+def _cell(
+    cell: Cell, mark: str, seeds: Sequence[int], anchors: Mapping[Path, str]
+) -> dict[str, Any]:
+    """Return one accuracy; its seeds are named where they are not all of its row."""
     ours = cell.measured
     difference = None if ours is None or cell.paper is None else ours.mean - cell.paper
     return {
@@ -120,23 +125,23 @@ def _cell(cell: Cell, mark: str, anchors: Mapping[Path, str]) -> dict[str, Any]:
         "ours": ours,
         "difference": difference,
         "mark": mark,
+        "seeds": "" if ours is None or set(ours.seeds) == set(seeds) else _seed_words(ours.seeds),
         "runs": () if ours is None else _linked(ours.runs, anchors),
         "hint": "" if ours is None else _hint(ours),
     }
 
 
 def _hint(ours: Measured) -> str:
-    seeds = ", ".join(map(str, ours.seeds))
-    return f"{ours.images} images, seeds {seeds}: {', '.join(map(str, ours.runs))}"
+    return f"{ours.images} images, {_seed_words(ours.seeds)}: {', '.join(map(str, ours.runs))}"
 
 
-def _seeds(row: Row) -> str:
-    """Return the seeds of a row; where its cells differ, those of each."""
-    known = {cell.metric: cell.measured.seeds for cell in row.cells if cell.measured is not None}
-    words = {metric: ", ".join(map(str, seeds)) for metric, seeds in known.items()}
-    if len(set(words.values())) <= 1:
-        return next(iter(words.values()), "")
-    return "; ".join(f"{metric}: {seeds}" for metric, seeds in words.items())
+def _seed_words(seeds: Sequence[int]) -> str:
+    return f"seed{'s' * (len(seeds) != 1)} {', '.join(map(str, seeds))}"
+
+
+def _seeds(row: Row) -> list[int]:
+    """Return the seeds of all cells of a row."""
+    return sorted({seed for cell in row.cells if cell.measured for seed in cell.measured.seeds})
 
 
 def _linked(runs: Sequence[Path], anchors: Mapping[Path, str]) -> tuple[tuple[str, str], ...]:

@@ -12,6 +12,7 @@ from enresnet.report.charts import Chart, Line
 from enresnet.report.run_facts import RunFacts, is_number
 
 Key = TypeVar("Key")
+Slots = Mapping[tuple[str, str], int]
 ENSEMBLE = re.compile(r"en(\d+)_(.+)")
 LOG_FROM = 20.0  # radii further apart than this factor are drawn on a logarithmic axis
 
@@ -31,13 +32,19 @@ def network_key(model: str) -> tuple[str, int]:
     return (model, 0) if found is None else (found[2], int(found[1]))
 
 
-def network_slots(runs: Iterable[RunFacts]) -> dict[str, int]:
-    """Return a number for each network, by which it has one colour and mark all over the page."""
-    names = sorted({facts.model for facts in runs}, key=network_key)
-    return {name: number for number, name in enumerate(names)}
+def network_slots(runs: Iterable[RunFacts]) -> Slots:
+    """Return a number for each data set and network: its colour and mark all over the page."""
+    names: dict[str, set[str]] = {}
+    for facts in runs:
+        names.setdefault(facts.run.config.data, set()).add(facts.model)
+    return {
+        (data, model): number
+        for data, own in names.items()
+        for number, model in enumerate(sorted(own, key=network_key))
+    }
 
 
-def training_charts(runs: Sequence[RunFacts], slots: Mapping[str, int]) -> list[Panels]:
+def training_charts(runs: Sequence[RunFacts], slots: Slots) -> list[Panels]:
     """Return the curves of all trainings: for each base network, clean images and attacked ones."""
     found = []
     known = [facts for facts in runs if facts.epochs]
@@ -61,7 +68,7 @@ def _of_one_base(facts: RunFacts) -> tuple[str, str, str]:
     return config.data, config.recipe.objective, network_key(facts.model)[0]
 
 
-def _epochs(facts: RunFacts, column: str, slots: Mapping[str, int]) -> Iterable[Line]:
+def _epochs(facts: RunFacts, column: str, slots: Slots) -> Iterable[Line]:
     """Yield accuracy on validation images, and dashed that on the training's own."""
     for part in ("train", "validation"):
         points = [
@@ -70,10 +77,10 @@ def _epochs(facts: RunFacts, column: str, slots: Mapping[str, int]) -> Iterable[
             if is_number(row.get(name := f"{part}_{column}")) and is_number(row["epoch"])
         ]
         if points:
-            yield Line(facts.model, slots[facts.model], points, dashed=part == "train")
+            yield Line(facts.model, slots[facts.run.config.data, facts.model], points, dashed=part == "train")
 
 
-def radius_charts(runs: Sequence[RunFacts], slots: Mapping[str, int]) -> list[Panels]:
+def radius_charts(runs: Sequence[RunFacts], slots: Slots) -> list[Panels]:
     """Return accuracy against epsilon: a chart for each data set, training, attack and norm."""
     found = []
     for (data, objective), group in _grouped(runs, _of_one_training).items():
@@ -92,7 +99,7 @@ def radius_charts(runs: Sequence[RunFacts], slots: Mapping[str, int]) -> list[Pa
             lines = [
                 Line(
                     names[facts.run.folder],
-                    slots[facts.model],
+                    slots[facts.run.config.data, facts.model],
                     [(p.epsilon, 100 * p.accuracy) for p in curve.points if p.epsilon or not far],
                     [
                         (p.epsilon, 100 * p.low, 100 * p.high)
@@ -133,7 +140,7 @@ def _radius_ticks(radii: Sequence[float], far: bool) -> list[tuple[float, str]]:
     return [(radius, brief(radius) if radius else "0") for radius in shown[::step]]
 
 
-def draw_charts(runs: Sequence[RunFacts], slots: Mapping[str, int]) -> list[Panels]:
+def draw_charts(runs: Sequence[RunFacts], slots: Slots) -> list[Panels]:
     """Return how many images are right in every one of k draws, against k.
 
     A network without noise answers always the same: its line is flat.
@@ -162,7 +169,7 @@ def draw_charts(runs: Sequence[RunFacts], slots: Mapping[str, int]) -> list[Pane
                 lines.append(
                     Line(
                         names[facts.run.folder],
-                        slots[facts.model],
+                        slots[facts.run.config.data, facts.model],
                         [(float(k), 100 * share) for k, share in zip(own, right, strict=True)],
                         [
                             (float(k), 100 * (1 - high), 100 * (1 - low))

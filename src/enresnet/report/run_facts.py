@@ -90,6 +90,8 @@ class RunFacts:
                     del sections[name]  # it tells of another network than the run holds
             warnings = results.outdated
         epochs = tuple(run.metrics())
+        if not all(is_number(row["epoch"]) for row in epochs):
+            raise ValueError(f"{folder / 'metrics.csv'} is damaged: an epoch is no number")
         return cls(
             run=run,
             state=run.state,

@@ -10,7 +10,7 @@ from typing import Any
 
 from enresnet.common.progress import clock
 from enresnet.common.text import brief
-from enresnet.evaluation import Accuracy
+from enresnet.evaluation import Accuracy, Evaluation
 from enresnet.report.run_facts import RunFacts
 from enresnet.training import Recipe
 
@@ -46,8 +46,10 @@ class RunsView:
         costs = tuple(_cost(facts) for facts in runs)
         total = {
             name: sum(cost[name] for cost in costs if cost[name] is not None)
-            for name in ("training", "core", "evaluation", "gradients", "passes")
+            for name in ("training", "evaluation", "gradients", "passes")
         }
+        known = [cost["core"] for cost in costs if cost["core"] is not None]
+        total["core"] = sum(known) if len(known) == len(costs) else None  # else it would mislead
         places: dict[str, list[str]] = {}
         for facts in runs:
             for entry in facts.environment:
@@ -103,9 +105,13 @@ def _section(name: str, facts: RunFacts) -> dict[str, Any]:
         "name": name,
         "title": section.title,
         "rows": evaluation.table(),
-        "details": evaluation.details(),
+        "details": evaluation.details() if _by_class(evaluation) else [],
         "attacks": [(key, v.attack) for key, v in evaluation.robust.items() if v.attack],
     }
+
+
+def _by_class(evaluation: Evaluation) -> bool:
+    return all(v.per_class for v in (evaluation.natural, *evaluation.robust.values()))
 
 
 def _cost(facts: RunFacts) -> dict[str, Any]:
@@ -126,7 +132,7 @@ def training_words(recipe: Recipe) -> str:
     """Return the training in a few words."""
     if recipe.objective == "natural":
         return "natural"
-    return f"{recipe.objective}, epsilon {brief(recipe.epsilon)}"
+    return f"{recipe.objective} at {brief(recipe.epsilon)}"
 
 
 def environment_words(entry: dict[str, Any]) -> str:
