@@ -61,6 +61,6 @@ def command(
 
 def _contents(runs: Sequence[Run]) -> Contents:
     """Return the paper's tables and claims beside what the runs measured."""
-    # THE ONE PLACE where paper/ joins: becomes ``return paper.contents_of(runs)`` when that is there.
+    # The one place where paper/ joins: ``return paper.contents_of(runs)`` once that is there.
     contents_of = getattr(paper, "contents_of", None)
     return Contents() if contents_of is None else contents_of(runs)

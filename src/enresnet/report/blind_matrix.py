@@ -54,7 +54,10 @@ def read_heat_maps(path: Path) -> list[HeatMap]:
         if not all(map(is_number, radii)):
             raise ValueError(f"{path} is damaged: its epsilon is no number")
         titles = transfer_titles(matrix, radii=radii, data=str(values["data"]))
-        for row in (*matrix.natural.values(), *(v for c in matrix.robust.values() for v in c.values())):
+        for row in (
+            *matrix.natural.values(),
+            *(v for c in matrix.robust.values() for v in c.values()),
+        ):
             check_accuracy(str(path), row)
         return [_heat_map(matrix, attack, titles[attack], path) for attack in matrix.attacks]
     except (LookupError, TypeError, AttributeError, StopIteration) as error:
@@ -69,8 +72,8 @@ def _heat_map(matrix: TransferMatrix, attack: str, title: str, path: Path) -> He
 
     def cell(value: Accuracy, *, own: bool = False) -> HeatCell:
         background, text = _colours((100 * value.accuracy - low) / (high - low))
-        ends = (100 * end for end in value.interval)
-        return HeatCell(100 * value.accuracy, *ends, background, text, own)
+        lower, upper = (100 * end for end in value.interval)
+        return HeatCell(100 * value.accuracy, lower, upper, background, text, own)
 
     return HeatMap(
         title=title,

@@ -34,7 +34,8 @@ MARKS = (
 class Line:
     """One line: its name, a number for colour and mark, and its points.
 
-    ``band`` has the ends of the interval at each x; ``dashed`` lines have no marks.
+    ``band`` has the ends of the interval at each x; ``dashed`` lines have no marks. ``column`` is
+    what it is called in the table of numbers, if several lines have one name.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Line:
     points: Sequence[tuple[float, float]]
     band: Sequence[tuple[float, float, float]] = ()
     dashed: bool = False
+    column: str = ""
 
     @property
     def colour(self) -> int:
@@ -89,7 +91,9 @@ class Chart:
             "bottom": HEIGHT - BOTTOM,
             "x_ticks": [(round(across(value), 1), word) for value, word in ticks],
             "y_ticks": [(round(up(value), 1), _plain(value)) for value in up.ticks()],
-            "guide": None if self.guide is None else (round(across(self.guide[0]), 1), self.guide[1]),
+            "guide": None
+            if self.guide is None
+            else (round(across(self.guide[0]), 1), self.guide[1]),
             "lines": lines,
         }
 
@@ -98,7 +102,10 @@ class Chart:
     ) -> dict[str, Any]:
         """Return the places of a line; ``aside`` moves it beside others, with bars for a band."""
         places = [(across(x) + (aside or 0.0), up(y)) for x, y in line.points]
-        bars = [f"M{across(x) + (aside or 0):.1f},{up(low):.1f}V{up(high):.1f}" for x, low, high in line.band]
+        bars = [
+            f"M{across(x) + (aside or 0):.1f},{up(low):.1f}V{up(high):.1f}"
+            for x, low, high in line.band
+        ]
         upper = [(across(x), up(high)) for x, _, high in line.band]
         lower = [(across(x), up(low)) for x, low, _ in reversed(line.band)]
         marked = not line.dashed and len(places) <= 40
@@ -111,7 +118,7 @@ class Chart:
             "band": f"{_path([*upper, *lower])}z" if line.band and aside is None else "",
             "bars": "".join(bars) if aside is not None else "",
             "marks": [
-                (round(x, 1), round(y, 1), self._hint(line.name, *point))
+                (round(x, 1), round(y, 1), self._hint(line.column or line.name, *point))
                 for (x, y), point in zip(places, line.points, strict=True)
             ]
             if marked
@@ -125,7 +132,12 @@ class Chart:
     def legend(self) -> list[dict[str, Any]]:
         """Return each name once, with how its line is drawn."""
         found = {
-            line.name: {"name": line.name, "colour": line.colour, "mark": line.mark, "dashed": False}
+            line.name: {
+                "name": line.name,
+                "colour": line.colour,
+                "mark": line.mark,
+                "dashed": False,
+            }
             for line in self.lines
             if not line.dashed
         }
@@ -148,9 +160,7 @@ class Chart:
 
         Of very many rows only some are shown, evenly, with the last.
         """
-        names = [
-            f"{line.name}, training" if line.dashed else line.name for line in self.lines
-        ]
+        names = [line.column or line.name for line in self.lines]
         values = [dict(line.points) for line in self.lines]
         bands = [{x: (low, high) for x, low, high in line.band} for line in self.lines]
         places = sorted({x for line in self.lines for x, _ in line.points})
@@ -160,7 +170,10 @@ class Chart:
         rows = [
             [
                 words.get(x) or _plain(x),
-                *(self._cell(own.get(x), band.get(x)) for own, band in zip(values, bands, strict=True)),
+                *(
+                    self._cell(own.get(x), band.get(x))
+                    for own, band in zip(values, bands, strict=True)
+                ),
             ]
             for x in shown
         ]

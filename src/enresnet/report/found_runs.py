@@ -71,7 +71,9 @@ def find_runs(places: Sequence[str | os.PathLike[str]]) -> FoundRuns:
     roots: list[Path] = []
     for place in map(Path, places):
         if not place.is_dir():
-            raise FileNotFoundError(f"there is no folder {place}; name a run, or one that holds some")
+            raise FileNotFoundError(
+                f"there is no folder {place}; name a run, or one that holds some"
+            )
         roots.append(place)
         for path in sorted(place.rglob(CONFIG)):
             folders.setdefault(path.parent.resolve(), path.parent)

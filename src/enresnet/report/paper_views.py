@@ -20,12 +20,27 @@ WIDE = 200.0  # of the picture of an effect
 
 
 @dataclass(frozen=True)
+class Metric:
+    """A group of columns: paper, ours and difference, or ours alone if the paper has no figure."""
+
+    name: str
+    published: bool
+    start: int  # its first column
+
+    @property
+    def columns(self) -> int:
+        """How many columns it has."""
+        return 3 if self.published else 1
+
+
+@dataclass(frozen=True)
 class TableView:
     """One table, a row for each network and a group of columns for each metric."""
 
     number: int
     table: Table
-    metrics: tuple[str, ...]
+    metrics: tuple[Metric, ...]
+    columns: int
     rows: tuple[dict[str, Any], ...]
     notes: tuple[tuple[str, str], ...]
     measured: int
@@ -40,6 +55,7 @@ class ClaimView:
     verdict: Verdict
     mark: str
     word: str
+    order: int  # of its verdict: those that hold first
     runs: tuple[tuple[str, str], ...]
     picture: dict[str, float] | None
 
@@ -62,6 +78,7 @@ class PaperView:
                 verdict=verdict,
                 mark=DECISIONS[verdict.decision][0],
                 word=DECISIONS[verdict.decision][1],
+                order=list(DECISIONS).index(verdict.decision),
                 runs=_linked(verdict.runs, anchors),
                 picture=_picture(verdict, scale),
             )
@@ -85,7 +102,12 @@ class PaperView:
 
 
 def _table(number: int, table: Table, anchors: Mapping[Path, str]) -> TableView:
-    metrics = tuple(dict.fromkeys(cell.metric for row in table.rows for cell in row.cells))
+    metrics: list[Metric] = []
+    columns = 1  # that of the networks
+    for name in dict.fromkeys(cell.metric for row in table.rows for cell in row.cells):
+        own = [cell for row in table.rows for cell in row.cells if cell.metric == name]
+        metrics.append(Metric(name, any(cell.paper is not None for cell in own), columns))
+        columns += metrics[-1].columns
     marks: dict[str, str] = {}  # of notes, by their text
     rows = []
     for row in table.rows:
@@ -94,11 +116,10 @@ def _table(number: int, table: Table, anchors: Mapping[Path, str]) -> TableView:
         for cell in row.cells:
             if cell.note and cell.note not in marks:
                 marks[cell.note] = _letter(len(marks))
+        found = [by_metric.get(metric.name) for metric in metrics]
         cells = [
-            None
-            if (cell := by_metric.get(metric)) is None
-            else _cell(cell, marks.get(cell.note, ""), seeds, anchors)
-            for metric in metrics
+            None if one is None else _cell(one, marks.get(one.note, ""), seeds, anchors)
+            for one in found
         ]
         shown = ", ".join(map(str, seeds))
         rows.append({"title": row.title, "model": row.model, "cells": cells, "seeds": shown})
@@ -106,7 +127,8 @@ def _table(number: int, table: Table, anchors: Mapping[Path, str]) -> TableView:
     return TableView(
         number=number,
         table=table,
-        metrics=metrics,
+        metrics=tuple(metrics),
+        columns=columns + 1,
         rows=tuple(rows),
         notes=tuple((letter, text) for text, letter in marks.items()),
         measured=measured,

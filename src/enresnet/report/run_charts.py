@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from enresnet.common.text import brief
@@ -49,9 +50,13 @@ def training_charts(runs: Sequence[RunFacts], slots: Slots) -> list[Panels]:
     found = []
     known = [facts for facts in runs if facts.epochs]
     for (data, objective, base), group in _grouped(known, _of_one_base).items():
-        charts = []
+        charts, names = [], _line_names(group)
         for column, title in (("natural", "clean images"), ("robust", "attacked images")):
-            lines = [line for facts in group for line in _epochs(facts, column, slots)]
+            lines = [
+                line
+                for facts in group
+                for line in _epochs(facts, column, names[facts.run.folder], slots)
+            ]
             if lines:
                 chart = Chart(f"{base} on {data}: {title}", "epoch", "accuracy, %", lines)
                 charts.append(chart)
@@ -68,16 +73,23 @@ def _of_one_base(facts: RunFacts) -> tuple[str, str, str]:
     return config.data, config.recipe.objective, network_key(facts.model)[0]
 
 
-def _epochs(facts: RunFacts, column: str, slots: Slots) -> Iterable[Line]:
+def _epochs(facts: RunFacts, column: str, name: str, slots: Slots) -> Iterable[Line]:
     """Yield accuracy on validation images, and dashed that on the training's own."""
     for part in ("train", "validation"):
         points = [
-            (float(row["epoch"]), 100 * row[name])
+            (float(row["epoch"]), 100 * row[f"{part}_{column}"])
             for row in facts.epochs
-            if is_number(row.get(name := f"{part}_{column}")) and is_number(row["epoch"])
+            if is_number(row.get(f"{part}_{column}"))
         ]
         if points:
-            yield Line(facts.model, slots[facts.run.config.data, facts.model], points, dashed=part == "train")
+            training = part == "train"
+            yield Line(
+                facts.model,
+                slots[facts.run.config.data, facts.model],
+                points,
+                dashed=training,
+                column=f"{name}, training" if training else name,
+            )
 
 
 def radius_charts(runs: Sequence[RunFacts], slots: Slots) -> list[Panels]:
@@ -86,8 +98,8 @@ def radius_charts(runs: Sequence[RunFacts], slots: Slots) -> list[Panels]:
     for (data, objective), group in _grouped(runs, _of_one_training).items():
         charts = []
         names = _line_names(group)
-        kinds = dict.fromkeys((c.attack, c.norm) for facts in group for c in facts.curves)
-        for attack, norm in kinds:
+        kinds = {(c.attack, c.norm) for facts in group for c in facts.curves}
+        for attack, norm in sorted(kinds, key=lambda kind: (kind[1] != "linf", *kind)):
             own = [
                 (facts, curve)
                 for facts in group
@@ -197,16 +209,14 @@ def _of_one_training(facts: RunFacts) -> tuple[str, str]:
     return facts.run.config.data, facts.run.config.recipe.objective
 
 
-def _grouped(
-    runs: Iterable[RunFacts], key: Callable[[RunFacts], Key]
-) -> dict[Key, list[RunFacts]]:
+def _grouped(runs: Iterable[RunFacts], key: Callable[[RunFacts], Key]) -> dict[Key, list[RunFacts]]:
     found: dict[Key, list[RunFacts]] = {}
     for facts in sorted(runs, key=lambda facts: network_key(facts.model)):
         found.setdefault(key(facts), []).append(facts)
     return found
 
 
-def _line_names(group: Sequence[RunFacts]) -> dict[object, str]:
+def _line_names(group: Sequence[RunFacts]) -> dict[Path, str]:
     """Return what each run is called in a chart: its network, with seed or folder if need be."""
     names = {}
     for facts in group:
