@@ -1,5 +1,6 @@
 """The report: one page on runs and what they say of the paper, from the results kept here."""
 
+import base64
 import copy
 import importlib.util
 import json
@@ -18,7 +19,7 @@ from enresnet.paper import study_figure4
 from enresnet.report import Figure4View, find_runs, write_report
 from enresnet.report.blind_matrix import _colours, _luminance, read_heat_maps
 from enresnet.report.charts import HEIGHT, TOP, WIDTH, Chart, Line
-from enresnet.report.contents import Cell, Contents, Measured, Row, Table, Verdict
+from enresnet.report.contents import Cell, Contents, Drawing, Measured, Row, Table, Verdict
 from enresnet.report.paper_views import _letter
 from enresnet.report.run_charts import draw_charts, network_slots, radius_charts, training_charts
 from enresnet.report.run_facts import TWO_LOSSES, RunFacts
@@ -112,11 +113,22 @@ def contents(folder):
         ("not run", 4.2, ()),
     )
     verdicts = tuple(
-        Verdict(f"claim-{n}", f"The claim number {n}.", "Table 2", decision, paper, *found)
+        Verdict(
+            f"claim-{n}",
+            f"The claim number {n}.",
+            "Table 2",
+            decision,
+            paper,
+            *found,
+            note="One seed." if n in (0, 2) else "Contradicted." * (n == 1),
+        )
         for n, (decision, paper, found) in enumerate(claims)
     )
-    table = Table("table2", "Table 2: robust networks", "digits", rows, "Smaller than the paper's.")
-    return Contents((table,), verdicts)
+    table = Table("table2", "Robust networks", "digits", rows, "Smaller than the paper's.")
+    empty = Table(
+        "mask", "Checks for masking", "digits", (Row("A", "a", (Cell("natural", 92.0),)),)
+    )
+    return Contents((table, empty), verdicts)
 
 
 def facts_of(folder, *names):
@@ -164,20 +176,24 @@ def test_nothing_is_loaded_and_every_link_leads_somewhere(runs, tmp_path):
 
 
 def test_reading_results_needs_no_torch(runs, tmp_path):
-    code = "import sys\nfrom enresnet.cli import main\nassert main(sys.argv[1:]) == 0\n"
+    code = "import sys\nfrom enresnet.report import find_runs, write_report\n"
+    code += "write_report(sys.argv[1], find_runs(sys.argv[2:]).runs)\n"
     code += "print({'torch', 'scipy', 'matplotlib', 'numpy'} & set(sys.modules))"
-    words = ["report", str(runs), "--out", str(tmp_path / "r.html")]
+    words = [str(tmp_path / "r.html"), str(runs)]
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
     assert done.stderr == ""
-    assert done.stdout.endswith("set()\n")
+    assert done.stdout == "set()\n"
 
 
 def test_the_papers_tables_stand_beside_ours(runs, tmp_path):
     write_report(tmp_path / "r.html", find_runs([runs]).runs, contents(runs))
     page = Page(tmp_path / "r.html")
     tables = page.section("tables")
-    assert "4 of the 7 accuracies in the paper's tables were measured." in page.text
-    assert tables.count(">not run<") == 3
+    assert "4 of the 8 accuracies in the paper's tables were measured." in page.text
+    assert tables.count(">not run<") == 4
+    assert "<h3>Table 2: Robust networks</h3>" in tables
+    folded = re.findall(r'<details class="table" id="[^"]*"( open)?>', tables)
+    assert folded == [" open", ""]  # what has nothing to show is there, and closed
     # Paper, ours with its interval and a link to its run, and the difference
     anchor = re.search(r'<a href="#(run-\d)">98.6</a>', tables)[1]
     (run,) = (a for tag, a in page.tags if a.get("id") == anchor)
@@ -191,7 +207,7 @@ def test_the_papers_tables_stand_beside_ours(runs, tmp_path):
     assert "Smaller than the paper&#39;s." in tables
     assert "ResNet8 &amp; co" in tables
     # What the paper does not have takes one column, not three; every row has as many cells.
-    assert tables.count(">diff.</abbr>") == 2
+    assert tables.count(">diff.</abbr>") == 2 + 1
     body = tables.partition("<tbody>")[2].partition("</tbody>")[0]
     rows = [len(re.findall(r"<t[dh][ >]", row)) for row in body.split("</tr>")[:-1]]
     assert rows == [1 + 3 + 3 + 1 + 1] * 3
@@ -210,9 +226,13 @@ def test_claims_have_their_verdict_effect_interval_and_the_papers_own(runs, tmp_
     assert "2.1e-12" in rows[1]
     assert "−1.00" in rows[1]
     assert "paper-mark" not in rows[2]
-    assert ">not run</span></td>" in rows[3]
+    assert "+4.20" in rows[3]
     assert "our-mark" not in rows[3]
     assert "interval-bar" not in rows[3]
+    # A note that two claims share stands below them, once.
+    assert claims.count("One seed.") == 1
+    assert [row.count('href="#claims-note-a"') for row in rows] == [1, 0, 1, 0]
+    assert "Contradicted." in rows[1]
     # One scale for all: no effect is at one place, and larger effects lie to the right.
     zeros = set(re.findall(r'class="axis" d="M([\d.]+),', claims))
     assert len(zeros) == 1
@@ -521,6 +541,17 @@ def test_figure_4_from_its_files_and_computed(tmp_path, runs):
     section = Page(tmp_path / "r.html").section("figure4")
     assert section.count("<img") == 1
     assert "16 × 16 points" in section
+    picture = tmp_path / "drawn.png"
+    picture.write_bytes(base64.b64decode(shown.picture.partition(",")[2]))
+    drawings = tuple(
+        Drawing(key, f"Drawn {key}", "So.", picture) for key in ("fig4", "fig5", "fig6")
+    )
+    drawings += (Drawing("fig6", "Lost", "", tmp_path / "none.png"),)
+    (sentence,) = write_report(tmp_path / "r.html", found.runs, Contents(drawings=drawings))
+    assert sentence.startswith("Lost is left out: ")
+    page = Page(tmp_path / "r.html")
+    for name, key in (("training", "fig5"), ("images", "fig6"), ("figure4", "fig4")):
+        assert f'alt="Drawn {key}"' in page.section(name)
     for name, text in (("a.png", "GIF"), ("b.json", "[]"), ("c.json", "{}")):
         (tmp_path / name).write_text(text)
         (sentence,) = write_report(tmp_path / "r.html", found.runs, figure4=[tmp_path / name])
@@ -619,9 +650,9 @@ def test_the_page_in_a_browser(runs, tmp_path, browser):
     assert [head.get_attribute("aria-sort") for head in heads] == ["descending"]
     click("claims", "verdict")
     click("claims", "verdict")
-    assert column(".claims", 1) == ["– not run", "? undecided", "✗ fails", "✓ holds"]
+    assert column(".claims", 1) == ["? undecided", "✗ fails", "✓ holds"]
     click("paper", "seeds")
-    assert column(".paper", 0)[-1] == "En5ResNet8"  # it has no seed
+    assert column("[open] .paper", 0)[-1] == "En5ResNet8"  # it has no seed
 
     # A figure leads to its run, which opens.
     link = browser.find_element(By.LINK_TEXT, "98.6")

@@ -73,13 +73,23 @@ class Figure4View:
                         f"{path} does not hold the numbers of enresnet pde figure4"
                     ) from error
             else:
-                if path.stat().st_size > LARGEST_JSON:
-                    raise ValueError(f"{path} is larger than {LARGEST_JSON >> 20} MB")
-                content = path.read_bytes()
-                if not content.startswith(PNG):
-                    raise ValueError(f"{path} must be a PNG picture, or numbers as .json")
-                found = cls(_address(content), found.rows, found.size)
+                found = cls(read_png(path), found.rows, found.size)
         return found
+
+
+def read_png(path: Path) -> str:
+    """Return a PNG picture as a data address.
+
+    Raises:
+        ValueError: It is no PNG, or too large for a page.
+        OSError: It cannot be read.
+    """
+    if path.stat().st_size > LARGEST_JSON:
+        raise ValueError(f"{path} is larger than {LARGEST_JSON >> 20} MB")
+    content = path.read_bytes()
+    if not content.startswith(PNG):
+        raise ValueError(f"{path} must be a PNG picture, or numbers as .json")
+    return _address(content)
 
 
 def _address(png: bytes) -> str:

@@ -29,10 +29,8 @@ class FoundRuns:
 
         from enresnet.report import find_runs
 
-        enresnet.train(
-            enresnet.RunConfig("resnet8", "digits", enresnet.load_recipe("natural", epochs=1)),
-            "runs/digits",
-        )
+        recipe = enresnet.load_recipe("natural", epochs=1)
+        enresnet.train(enresnet.RunConfig("resnet8", "digits", recipe, limit=99), "runs/small")
         print(find_runs(["runs"]).runs)
     """
 
@@ -61,7 +59,7 @@ def find_runs(places: Sequence[str | os.PathLike[str]]) -> FoundRuns:
         from enresnet.report import find_runs
 
         recipe = enresnet.load_recipe("natural", epochs=1)
-        enresnet.train(enresnet.RunConfig("resnet8", "digits", recipe), "runs/natural")
+        enresnet.train(enresnet.RunConfig("resnet8", "digits", recipe, limit=99), "runs/natural")
         found = find_runs(["runs"])
         print(len(found.runs), found.skipped)
     """

@@ -23,8 +23,8 @@ from enresnet.common import checks
 from enresnet.common.files import atomic_write
 from enresnet.common.text import brief, for_terminal
 from enresnet.report.blind_matrix import HeatMap, read_heat_maps
-from enresnet.report.contents import Contents
-from enresnet.report.figure4_view import Figure4View
+from enresnet.report.contents import Contents, Drawing
+from enresnet.report.figure4_view import Figure4View, read_png
 from enresnet.report.paper_views import WIDE, PaperView
 from enresnet.report.run_charts import (
     draw_charts,
@@ -77,7 +77,7 @@ def write_report(
         from enresnet.report import find_runs, write_report
 
         recipe = enresnet.load_recipe("natural", epochs=1)
-        enresnet.train(enresnet.RunConfig("resnet8", "digits", recipe), "runs/first")
+        enresnet.train(enresnet.RunConfig("resnet8", "digits", recipe, limit=99), "runs/first")
         write_report("report.html", find_runs(["runs"]).runs)
     """
     checks.integer("images", images, low=0)
@@ -93,12 +93,13 @@ def write_report(
     slots = network_slots(facts)
     view4 = figure4 if isinstance(figure4, Figure4View) else _read_figure4(figure4, left_out)
     grid, no_grid = _images([one.run for one in facts], images)
+    shown = contents or Contents()
     text = render(
         "report.html",
         title=title,
         today=date.today().isoformat(),
         version=version("enresnet"),
-        paper=PaperView.of(contents or Contents(), anchors),
+        paper=PaperView.of(shown, anchors),
         effect_width=WIDE,
         runs=RunsView.of(facts, anchors),
         data=sorted({one.run.config.data for one in facts}),
@@ -107,6 +108,7 @@ def write_report(
         draws=draw_charts(facts, slots),
         heat_maps=_heat_maps(transfers, left_out),
         figure4=view4,
+        drawings=_drawings(shown.drawings, left_out),
         grid=grid,
         no_grid=no_grid,
         skipped=left_out,
@@ -140,6 +142,19 @@ def _read_figure4(paths: Sequence[Path], left_out: list[str]) -> Figure4View | N
     except (ValueError, OSError) as error:
         left_out.append(f"Figure 4 is left out: {_in_a_line(error)}")
         return None
+
+
+def _drawings(drawings: Sequence[Drawing], left_out: list[str]) -> dict[str, list[dict[str, str]]]:
+    """Return the figures that were drawn before, by their names on the command line."""
+    found: dict[str, list[dict[str, str]]] = {}
+    for one in drawings:
+        try:
+            own = {"title": one.title, "caption": one.caption, "source": read_png(one.picture)}
+        except (ValueError, OSError) as error:
+            left_out.append(f"{one.title} is left out: {_in_a_line(error)}")
+            continue
+        found.setdefault(one.key, []).append(own)
+    return found
 
 
 def _images(runs: Sequence[Run], number: int) -> tuple[ImageGrid | None, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +18,7 @@ DECISIONS: dict[Decision, tuple[str, str]] = {
     "undecided": ("?", "undecided"),
     "not run": ("–", "not run"),
 }
+NUMBERED = re.compile(r"table(\d+)")
 WIDE = 200.0  # of the picture of an effect
 
 
@@ -38,6 +41,8 @@ class TableView:
     """One table, a row for each network and a group of columns for each metric."""
 
     number: int
+    label: str  # "Table 2", or the title of what has no number
+    title: str
     table: Table
     metrics: tuple[Metric, ...]
     columns: int
@@ -58,6 +63,7 @@ class ClaimView:
     order: int  # of its verdict: those that hold first
     runs: tuple[tuple[str, str], ...]
     picture: dict[str, float] | None
+    note_mark: str = ""  # the letter of a note that several claims share
 
 
 @dataclass(frozen=True)
@@ -67,11 +73,15 @@ class PaperView:
     tables: tuple[TableView, ...] = ()
     claims: tuple[ClaimView, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[tuple[str, str], ...] = ()  # those that several claims share
 
     @classmethod
     def of(cls, contents: Contents, anchors: Mapping[Path, str]) -> PaperView:
         """Return the views; ``anchors`` has the place on the page of each run, by its folder."""
-        scale = _effect_scale(contents.verdicts)
+        scale = _effect_scale([v for v in contents.verdicts if v.decision != "not run"])
+        told = Counter(v.note for v in contents.verdicts if v.decision != "not run")
+        shared = [note for note, times in told.items() if note and times > 1]
+        marks = {note: _letter(place) for place, note in enumerate(shared)}
         claims = tuple(
             ClaimView(
                 number=number,
@@ -81,6 +91,7 @@ class PaperView:
                 order=list(DECISIONS).index(verdict.decision),
                 runs=_linked(verdict.runs, anchors),
                 picture=_picture(verdict, scale),
+                note_mark=marks.get(verdict.note, ""),
             )
             for number, verdict in enumerate(contents.verdicts, start=1)
         )
@@ -88,7 +99,18 @@ class PaperView:
             word: sum(claim.word == word for claim in claims) for _, word in DECISIONS.values()
         }
         tables = (_table(n, table, anchors) for n, table in enumerate(contents.tables, start=1))
-        return cls(tuple(tables), claims, counts)
+        notes = tuple((mark, note) for note, mark in marks.items())
+        return cls(tuple(tables), claims, counts, notes)
+
+    @property
+    def tested(self) -> list[ClaimView]:
+        """The claims that were run."""
+        return [claim for claim in self.claims if claim.verdict.decision != "not run"]
+
+    @property
+    def untested(self) -> list[ClaimView]:
+        """Those that were not."""
+        return [claim for claim in self.claims if claim.verdict.decision == "not run"]
 
     @property
     def measured(self) -> int:
@@ -123,9 +145,13 @@ def _table(number: int, table: Table, anchors: Mapping[Path, str]) -> TableView:
         ]
         shown = ", ".join(map(str, seeds))
         rows.append({"title": row.title, "model": row.model, "cells": cells, "seeds": shown})
+    found_number = NUMBERED.fullmatch(table.key)
+    numbered = f"Table {found_number[1]}" if found_number else ""
     measured = sum(cell.measured is not None for row in table.rows for cell in row.cells)
     return TableView(
         number=number,
+        label=numbered or table.title,
+        title=f"{numbered}: {table.title}" if numbered else table.title,
         table=table,
         metrics=tuple(metrics),
         columns=columns + 1,
