@@ -28,6 +28,7 @@ COMMANDS = {
     "runs": "List runs with their state, accuracy and how to resume them.",
     "evaluate": "Measure natural and robust accuracy of a run or of any model.",
     "results": "Show all results of one or more models.",
+    "report": "Write one page on runs: accuracies, claims, curves, images, costs.",
     "compare": "Test whether one evaluated model is better than another.",
     "transfer": "Attack one model with the images made against another.",
     "diagnose": "Check a model for gradient masking.",
