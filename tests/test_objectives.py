@@ -235,3 +235,9 @@ def test_the_fast_recipe():
     assert recipe.ema == 0.995
     assert recipe.ends_at_zero
     assert recipe.validate_from == 1  # the last network is kept, whatever validation finds
+
+
+def test_long_is_fast_for_longer():
+    fast, long = load_recipe("fast").to_dict(), load_recipe("long").to_dict()
+    assert {name for name in fast if fast[name] != long[name]} == {"epochs"}
+    assert long["epochs"] == 4 * fast["epochs"]

@@ -108,7 +108,7 @@ def command(
         members: Make it a Feynman-Kac ensemble of so many such networks, with noise after every
             residual mapping: --model timm:resnet18 --members 2 is --model en2_timm:resnet18.
         data: digits, cifar10, cifar100, or the path of a folder of images by class.
-        recipe: paper, released, fast, natural, trades, or the path of a YAML file.
+        recipe: paper, released, fast, long, natural, trades, or the path of a YAML file.
         overrides: Fields of the recipe.
         hardware: Where it runs.
         seed: Fixes weights, order, augmentation, noise and attacks.

@@ -274,7 +274,7 @@ def list_recipes() -> list[str]:
 
     Example::
 
-        print(enresnet.list_recipes())  # ['fast', 'natural', 'paper', ...]
+        print(enresnet.list_recipes())  # ['fast', 'long', 'natural', ...]
     """
     files = resources.files("enresnet.training.recipes").iterdir()
     return sorted(Path(file.name).stem for file in files if file.name.endswith(".yaml"))
