@@ -17,7 +17,7 @@ from enresnet.evaluation import Comparison, ComparisonTable, compare_groups, gro
 from enresnet.evaluation.results_folder import ResultsFolder
 from enresnet.paper.claims import Claim, Side
 from enresnet.paper.measurement import Measurement, section_of
-from enresnet.paper.published import Metric, Network, PublishedTable, load_paper
+from enresnet.paper.published import Metric, PublishedTable, load_paper
 from enresnet.paper.run_index import RunIndex
 from enresnet.report.contents import Cell, Measured, Row, Table, Verdict
 from enresnet.training import Run, compare
@@ -204,8 +204,3 @@ def _verdict(claim: Claim, found: _Found | None) -> Verdict:
         found.runs,
         " ".join(filter(None, [*notes, found.note])),
     )
-
-
-def networks_of(side: Side) -> tuple[Network, ...]:
-    """Return the networks that a side needs."""
-    return (side.network,) if side.source is None else (side.network, side.source)

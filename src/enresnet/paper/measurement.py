@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from enresnet.attacks import Attack, attack_at
 from enresnet.common.reading import safetensors_digest
 from enresnet.data import Images, load_data
@@ -93,9 +95,8 @@ class Measurement:
         missing = self.missing(metrics)
         if not missing:
             return
-        target, source = self.run.load("best"), self._attacked.load("best")
-        if self.source is None:
-            source = target
+        target = self.run.load("best").to(_device())
+        source = target if self.source is None else self._attacked.load("best").to(_device())
         images = _test_images(self.run.config.data, self.run.config.limit)
         images = images.in_terms_of(self.run.config.classes or images.classes)
         for limit, some in self._by_number(missing).items():
@@ -171,6 +172,10 @@ class Measurement:
             seed=SEED,
             budget=BUDGET,
         )
+
+
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _digest(run: Run) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from enresnet.common import checks
@@ -31,6 +32,8 @@ class Setup:
         strongest: The most test images for the strongest attack, which takes long; 500 by default,
             0 leaves it out.
         draws: Predictions that every image is scored over; 10 by default.
+        recipes: The recipes of robust and of natural training themselves, in place of their names;
+            None, the default, loads those.
 
     Raises:
         TypeError: A number is not an integer.
@@ -50,6 +53,7 @@ class Setup:
     limit: int | None = None
     strongest: int = STRONGEST_IMAGES
     draws: int = 10
+    recipes: tuple[Recipe, Recipe] | None = None
 
     def __post_init__(self) -> None:
         default = smoke.SEEDS if self.smoke else SEEDS
@@ -80,9 +84,9 @@ class Setup:
 
     def recipe_for(self, training: Training) -> Recipe:
         """Return the recipe of a training."""
+        robust, natural = self.recipes or _load(self.recipe, self.natural_recipe)
         if training == "natural":
-            return smoke.smoke_recipe("natural") if self.smoke else load_recipe(self.natural_recipe)
-        robust = smoke.smoke_recipe() if self.smoke else load_recipe(self.recipe)
+            return natural
         if training == "trades":  # the same schedule with another objective
             return replace(robust, objective="trades", beta=6.0, final_steps=0)
         if training == "without_noise":
@@ -161,3 +165,10 @@ class Setup:
             f"draws, as in the paper. {attacked} attacked{strongest}. Means over the seeds, with "
             "95 % intervals over seeds and images; with one seed, over images alone."
         )
+
+
+@cache
+def _load(robust: str, natural: str) -> tuple[Recipe, Recipe]:
+    if robust == smoke.NAME:
+        return smoke.smoke_recipe(), smoke.smoke_recipe("natural")
+    return load_recipe(robust), load_recipe(natural)

@@ -122,13 +122,34 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Drawing:
+    """A figure of the paper, drawn from our own runs.
+
+    Attributes:
+        key: Its name on the command line, such as "fig5".
+        title: What it shows, in a line.
+        caption: How it came about.
+        picture: The PNG file.
+        runs: The run folders behind it; none for Figure 4, which needs no network.
+    """
+
+    key: str
+    title: str
+    caption: str
+    picture: Path
+    runs: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
 class Contents:
     """All that a report shows of the paper; the run folders bring the rest.
 
     Attributes:
         tables: The tables, in the paper's order.
         verdicts: The claims, in the paper's order.
+        drawings: The figures that are drawn already, in the paper's order.
     """
 
     tables: tuple[Table, ...] = field(default=())
     verdicts: tuple[Verdict, ...] = field(default=())
+    drawings: tuple[Drawing, ...] = field(default=())
