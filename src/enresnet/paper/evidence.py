@@ -69,18 +69,19 @@ class Evidence:
 
     def verdict(self, claim: Claim) -> Verdict:
         """Return what the runs say of a claim."""
+        smoke = "Of a smoke run: it means nothing." if self.setup.smoke else ""
         sides = [self._runs(side, claim.metric) for side in claim.sides]
         if not all(sides):
-            return _verdict(claim, None)
+            return _verdict(claim, None, smoke)
         if claim.second is None:
-            return _verdict(claim, self._alone(claim, sides[0]))
+            return _verdict(claim, self._alone(claim, sides[0]), smoke)
         common = [seed for seed in sides[0] if seed in sides[1]]
         if len(common) > 1:
             sides = [{seed: side[seed] for seed in common} for side in sides]
         elif min(map(len, sides)) < 2:  # a pair of trainings at most
             chosen = [common[:1] or list(side)[:1] for side in sides]
             sides = [{s: side[s] for s in some} for side, some in zip(sides, chosen, strict=True)]
-        return _verdict(claim, self._two(claim, sides[0], sides[1]))
+        return _verdict(claim, self._two(claim, sides[0], sides[1]), smoke)
 
     def _runs(self, side: Side, metric: Metric) -> dict[int, Run]:
         """Return the runs by seed that have a metric measured."""
@@ -179,8 +180,8 @@ def _p_value(
     return max(values)
 
 
-def _verdict(claim: Claim, found: _Found | None) -> Verdict:
-    notes = [claim.contradicted]
+def _verdict(claim: Claim, found: _Found | None, smoke: str) -> Verdict:
+    notes = [smoke, claim.contradicted]
     if load_paper().find(claim.first.network, claim.metric, claim.first.source) is None:
         notes.append("The paper does not use this attack.")
     if found is None or found.effect is None or found.low is None or found.high is None:

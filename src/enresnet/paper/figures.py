@@ -95,7 +95,7 @@ def _network(model: str) -> Network:
 
 
 def _figure4(index: RunIndex) -> _Made:
-    result = study_figure4(**(smoke.FIGURE4 if index.setup.smoke else {}))
+    result = study_figure4(**smoke.FIGURE4) if index.setup.smoke else study_figure4()
     caption = "Solved on the unit square with a random velocity; see enresnet pde figure4."
     return _Made(figure4_panels(result), caption, (), result.to_json())
 

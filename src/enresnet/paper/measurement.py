@@ -1,16 +1,15 @@
 """The accuracies that a reproduction needs of a run, measured into the run's folder.
 
-They are kept in evaluation.json as ``enresnet evaluate`` keeps them: what one has measured the other
-finds. Blind accuracies have a section of their own in the folder of the network that classifies.
+They are kept in evaluation.json as ``enresnet evaluate`` keeps them: what one has measured the
+other finds. Blind accuracies have a section of their own in the folder of the network that
+classifies.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from enresnet.evaluation.sections import ChosenAttack, Sections
 from enresnet.models import is_noisy
 from enresnet.paper.published import Metric, Network
 from enresnet.paper.setup import Setup
-from enresnet.training import Run
+from enresnet.training import Run, RunConfig
 
 SECTION = "best"
 JOURNAL = "evaluation.journal"  # as that of enresnet evaluate
@@ -67,7 +66,7 @@ class Measurement:
         section = self.run.results.sections().get(self.section, {})
         if metric == "natural":
             return section.get(NATURAL) or None
-        found = section.get("robust", {}).get(self.setup.attack(metric))
+        found: dict[str, Any] | None = section.get("robust", {}).get(self.setup.attack(metric))
         if not found:
             return None
         how = found.get("circumstances") or {}
@@ -86,7 +85,9 @@ class Measurement:
             entry = self.entry(metric)
             if entry is not None and total is None:
                 total = len(_test_images(self.run.config.data, self.run.config.limit))
-            if entry is None or entry["images"] < min(self.setup.images(metric) or 10**9, total or 0):
+            if entry is None or entry["images"] < min(
+                self.setup.images(metric) or 10**9, total or 0
+            ):
                 found.append(metric)
         return found
 
@@ -101,7 +102,7 @@ class Measurement:
         images = images.in_terms_of(self.run.config.classes or images.classes)
         for limit, some in self._by_number(missing).items():
             options = EvaluationOptions(
-                draws=self.setup.draws,
+                draws=self.setup.predictions,
                 limit=limit,
                 seed=SEED,
                 journal=Journals(self.run.folder / JOURNAL),
@@ -161,17 +162,20 @@ class Measurement:
 
     @property
     def _eot(self) -> int:
-        config = self._attacked.config
-        return EOT if is_noisy(config.model) and config.recipe.noise > 0 else 1
+        return eot_of(self._attacked.config)
 
     def _attack(self, metric: Metric) -> Attack:
-        return attack_at(
-            self.setup.attack(metric),
-            self.run.config.recipe.epsilon,
-            eot=self._eot,
-            seed=SEED,
-            budget=BUDGET,
-        )
+        return paper_attack(self.setup.attack(metric), self.run.config.recipe.epsilon, self._eot)
+
+
+def eot_of(config: RunConfig) -> int:
+    """Return how many draws a gradient of a network averages: 5 with noise, as in the paper."""
+    return EOT if is_noisy(config.model) and config.recipe.noise > 0 else 1
+
+
+def paper_attack(name: str, epsilon: float, eot: int) -> Attack:
+    """Return an attack as all networks are measured under it."""
+    return attack_at(name, epsilon, eot=eot, seed=SEED, budget=BUDGET)
 
 
 def _device() -> torch.device:

@@ -56,6 +56,11 @@ class Job:
         return (self.network,) if self.source is None else (self.network, self.source)
 
     @property
+    def needs(self) -> tuple[Network, ...]:
+        """The networks of other jobs that must be there before."""
+        return self.network.parts if self.source is None else self.networks
+
+    @property
     def stage(self) -> int:
         """0 if it needs no other job, 1 for an integrated network, 2 for a blind attack."""
         return 2 if self.source is not None else 1 if self.network.parts else 0
@@ -96,7 +101,7 @@ def claims_in(wanted: Iterable[str], data: Sequence[str] = ()) -> list[Claim]:
     return [claim for claim in found if not data or claim.first.network.data in data]
 
 
-def plan(
+def make_plan(
     asked: Sequence[str],
     setup: Setup,
     *,
@@ -109,37 +114,48 @@ def plan(
         asked: The targets: table1 to table10, trades, mask, simple, fig4 to fig6, claims, all.
         setup: How networks are trained and measured.
         data: Only these data sets of the paper; by default both.
-        only: Only these rows, by model or by the row's name; by default all.
+        only: Only these rows, by name or by model; by default all.
 
     Returns:
         The jobs.
 
     Raises:
-        ValueError: A target or a row is unknown.
+        ValueError: A target, a data set or a row is unknown.
 
     Example::
 
-        from enresnet.paper import Setup, plan
+        from enresnet.paper import Setup, make_plan
 
-        for job in plan(["table3"], Setup(recipe="fast", seeds=(0,))):
+        for job in make_plan(["table3"], Setup(recipe="fast", seeds=(0,))):
             print(job, job.metrics)
     """
     wanted = expand(asked)
+    known = {table.data for table in load_paper().tables.values()}
+    for name in data:
+        checks.choice("data", name, known)
     found: dict[tuple[Network, Network | None, int], Job] = {}
     for job in _needs(wanted, setup, data):
         key = (job.network, job.source, job.seed)
-        known = found.setdefault(key, job)
-        metrics = tuple(m for m in METRICS if m in {*known.metrics, *job.metrics})
-        found[key] = replace(known, metrics=metrics)
+        first = found.setdefault(key, job)
+        metrics = tuple(m for m in METRICS if m in {*first.metrics, *job.metrics})
+        found[key] = replace(first, metrics=metrics)
+    for job in list(found.values()):
+        for network in job.needs:
+            found.setdefault((network, None, job.seed), Job(network, job.seed))
     jobs = sorted(found.values(), key=lambda job: job.stage)
-    names = {name for job in jobs for name in (job.row, job.network.model)}
+    rows = {job.row for job in jobs}
+    names = rows | {job.network.model for job in jobs}
     for row in only:
         if row not in names:
             raise ValueError(
                 f"--only must name rows of what is asked for, found {row!r}: there are "
                 f"{', '.join(sorted(names)) or 'none'}" + checks.did_you_mean(row, names)
             )
-    return [job for job in jobs if not only or job.row in only or job.network.model in only]
+    if not only:
+        return jobs
+    # A model stands for all of its rows, unless one is called so.
+    models = {name for name in only if name not in rows}
+    return [job for job in jobs if job.row in only or job.network.model in models]
 
 
 def _needs(wanted: Sequence[str], setup: Setup, data: Sequence[str]) -> Iterator[Job]:
@@ -171,10 +187,16 @@ def shard_of(jobs: Sequence[Job], shard: str) -> list[Job]:
     return list(jobs[int(number) - 1 :: int(count)])
 
 
-def command_of(job: Job, options: Sequence[str]) -> str:
-    """Return the shell command that does a job alone; ``options`` are those of all jobs."""
-    tables = load_paper().tables.values()
-    rows = {t.key: [(row.network, row.source) for row in t.rows] for t in tables}
+def command_of(job: Job, asked: Sequence[str], options: Sequence[str]) -> str:
+    """Return the shell command that does a job alone.
+
+    Args:
+        job: The job.
+        asked: The targets that were asked for.
+        options: The options that all jobs share, as words.
+    """
+    rows = {t.key: [(r.network, r.source) for r in t.rows] for t in load_paper().tables.values()}
     holding = [key for key, found in rows.items() if (job.network, job.source) in found]
-    words = ["enresnet", "reproduce", *holding, "--only", job.row, "--seeds", str(job.seed)]
+    targets = holding if job.metrics else asked
+    words = ["enresnet", "reproduce", *targets, "--only", job.row, "--seeds", str(job.seed)]
     return shlex.join([*words, *options])

@@ -6,18 +6,20 @@ and so are evaluations. Several processes may share the work: what one does, ano
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+from enresnet import report
 from enresnet.common.files import try_lock
 from enresnet.paper import outputs
 from enresnet.paper.evidence import Evidence
 from enresnet.paper.figures import draw
 from enresnet.paper.measurement import Measurement
-from enresnet.paper.plan import FIGURES, Job, claims_in, expand, plan, shard_of, tables_in
+from enresnet.paper.plan import FIGURES, Job, claims_in, expand, make_plan, shard_of, tables_in
 from enresnet.paper.published import Network
 from enresnet.paper.run_index import RunIndex
 from enresnet.paper.setup import Setup
@@ -28,14 +30,13 @@ LOCKS = ".locks"
 BETWEEN = 1.0  # seconds between two looks at what another process does
 
 
-@dataclass(frozen=True)
 class Reproduction:
     """Some tables, figures and claims of the paper, and the runs behind them.
 
-    Attributes:
+    Args:
         targets: What is reproduced: table1 to table10, trades, mask, simple, fig4 to fig6, claims,
             or all.
-        setup: How networks are trained and measured; by default the paper's recipe.
+        setup: How networks are trained and measured; by default with the paper's recipe.
         out: The folder of runs and results; ``reproduction`` by default.
         runs: Folders with runs of before; one counts if model, data, recipe and seed are the same.
         data: Only these data sets of the paper; by default both.
@@ -44,51 +45,48 @@ class Reproduction:
         collect: True trains and measures nothing: what is there is read, of all seeds that there
             are; False by default.
 
+    Attributes:
+        setup: How networks are trained and measured.
+        index: Where the runs are.
+        jobs: The networks and seeds that are needed, those that need no other first.
+
+    Raises:
+        FileNotFoundError: A folder of ``runs`` is not there.
+        ValueError: A target, a row or a data set is unknown, or the shard is not one.
+
     Example::
 
         from enresnet.paper import Reproduction, Setup
 
         setup = Setup(recipe="smoke", seeds=(0,))
-        reproduction = Reproduction(["table1"], setup, out="reproduction", only=["resnet20"])
+        reproduction = Reproduction(["table1"], setup, only=["resnet20"])
         reproduction.work()
         print(reproduction.contents().tables[0].rows[0].cells[0].measured)
     """
 
-    targets: Sequence[str]
-    setup: Setup = field(default_factory=Setup)
-    out: Path = Path("reproduction")
-    runs: Sequence[Path] = ()
-    data: Sequence[str] = ()
-    only: Sequence[str] = ()
-    shard: str | None = None
-    collect: bool = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "out", Path(self.out))
-        object.__setattr__(self, "targets", tuple(expand(self.targets)))
-        jobs = plan(self.targets, self.setup, data=self.data, only=self.only)
-        jobs = jobs if self.shard is None else shard_of(jobs, self.shard)
-        object.__setattr__(self, "_jobs", jobs)
-        runs = [Path(run) for run in self.runs]
-        index = RunIndex(self.setup, self.out, runs, any_seed=self.collect)
-        object.__setattr__(self, "_index", index)
-
-    @property
-    def jobs(self) -> list[Job]:
-        """The networks and seeds that are needed, those that need no other first."""
-        found: list[Job] = self._jobs  # type: ignore[attr-defined]
-        return found
-
-    @property
-    def index(self) -> RunIndex:
-        """Where the runs are."""
-        found: RunIndex = self._index  # type: ignore[attr-defined]
-        return found
+    def __init__(
+        self,
+        targets: Sequence[str],
+        setup: Setup | None = None,
+        out: str | os.PathLike[str] = "reproduction",
+        *,
+        runs: Sequence[str | os.PathLike[str]] = (),
+        data: Sequence[str] = (),
+        only: Sequence[str] = (),
+        shard: str | None = None,
+        collect: bool = False,
+    ) -> None:
+        self.setup = setup or Setup()
+        self.index = RunIndex(self.setup, Path(out), list(map(Path, runs)), any_seed=collect)
+        jobs = make_plan(targets, self.setup, data=data, only=only)
+        self.jobs = jobs if shard is None else shard_of(jobs, shard)
+        self._out, self._targets, self._data = Path(out), expand(targets), data
+        self._collect, self._part = collect, bool(only) or shard is not None
 
     @property
     def results(self) -> Path:
         """The folder of tables and figures."""
-        return self.out / self.setup.name
+        return self._out / self.setup.name
 
     def work(
         self,
@@ -102,10 +100,11 @@ class Reproduction:
             callbacks: Called for every training; returns its callbacks.
             say: Is given a line on each job that has something to do.
         """
-        if self.collect:
+        if self._collect:
             return
         for number, job in enumerate(self.jobs, start=1):
-            self._do(job, callbacks, lambda text, n=number: say(f"[{n}/{len(self.jobs)}] {text}"))
+            place = f"[{number}/{len(self.jobs)}]"
+            self._do(job, callbacks, partial(_say_at, say, place))
 
     def _do(
         self,
@@ -154,7 +153,7 @@ class Reproduction:
     @contextmanager
     def _alone(self, what: str, say: Callable[[str], None]) -> Iterator[None]:
         """Wait until no other process does the same."""
-        path = self.out / LOCKS / what.replace("/", "_")
+        path = self._out / LOCKS / what.replace("/", "_")
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as file:
             told = False
@@ -169,19 +168,32 @@ class Reproduction:
         """Return the tables, claims and figures, with what was measured; nothing is trained."""
         evidence = Evidence(self.index)
         drawn = []
-        if not self.collect and not self.only and self.shard is None:
-            keys = [key for key in FIGURES if key in self.targets]
+        if not self._collect and not self._part:
+            keys = [key for key in FIGURES if key in self._targets]
             drawn = [draw(key, self.index, self.results) for key in keys]
         return Contents(
-            tuple(evidence.table(table) for table in tables_in(self.targets, self.data)),
-            tuple(evidence.verdict(claim) for claim in claims_in(self.targets, self.data)),
+            tuple(evidence.table(table) for table in tables_in(self._targets, self._data)),
+            tuple(evidence.verdict(claim) for claim in claims_in(self._targets, self._data)),
             tuple(drawing for drawing in drawn if drawing is not None),
         )
 
     def write(self, contents: Contents) -> list[Path]:
-        """Write JSON, Markdown and LaTeX of all that was asked for; return the files.
+        """Write JSON, Markdown and LaTeX of all that was asked for, and the page; return the files.
 
         Args:
             contents: What :meth:`contents` returned.
         """
-        return outputs.write(contents, self.results, self.setup.caption)
+        written = outputs.write(contents, self.results, self.setup.caption)
+        written += [drawing.picture for drawing in contents.drawings]
+        # THE ONE PLACE where the page joins: a plain call once report.write_report is there.
+        write_report = getattr(report, "write_report", None)
+        if write_report is not None:
+            written.append(self.results / "index.html")
+            runs = {run.folder: run for run in self.index.found}
+            pictures = [d.picture for d in contents.drawings if d.key == "fig4"]
+            write_report(written[-1], list(runs.values()), contents, figure4=pictures)
+        return written
+
+
+def _say_at(say: Callable[[str], None], place: str, text: str) -> None:
+    say(f"{place} {text}")

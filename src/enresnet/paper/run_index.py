@@ -1,4 +1,4 @@
-"""Where the runs of a reproduction are: in its own folder, and among runs that were there before."""
+"""Where the runs of a reproduction are: in its own folder, and among runs of before."""
 
 from __future__ import annotations
 
@@ -32,11 +32,21 @@ class RunIndex:
         self.setup, self.out = setup, out
         self._any_seed = any_seed
         self._others: list[Run] = []
-        for folder in [*others, *([out] if any_seed and out.is_dir() else [])]:
+        for folder in others:
             if not folder.is_dir():
                 raise FileNotFoundError(f"there is no folder {folder}; name one that holds runs")
-            self._others += [Run.open(path.parent) for path in sorted(folder.rglob("config.yaml"))]
+            self._others += _runs_in(folder)
+        if any_seed:
+            self._others += _runs_in(out)
+        self._own = True  # whether its own folder counts too
         self._found: dict[tuple[Network, int], Run] = {}
+
+    @classmethod
+    def of(cls, setup: Setup, runs: Sequence[Run]) -> RunIndex:
+        """Return an index of these runs alone, of all their seeds."""
+        index = cls(setup, Path())
+        index._others, index._own, index._any_seed = list(runs), False, True
+        return index
 
     def folder(self, network: Network, seed: int) -> Path:
         """Return where a run is trained, if it is not there yet."""
@@ -47,14 +57,25 @@ class RunIndex:
         if (network, seed) in self._found:
             return self._found[network, seed]
         own = self.folder(network, seed)
-        runs = [Run.open(own)] if (own / "config.yaml").is_file() else []
+        there = self._own and (own / "config.yaml").is_file()
+        runs = [Run.open(own)] if there else []
         wanted = self.setup.config(network, seed)
         for run in [*runs, *self._others]:
             integrated = bool(run.config.parts) == bool(network.parts)
-            if run.config.seed == seed and integrated and alike(run.config, wanted) and run.finished:
+            if (
+                run.config.seed == seed
+                and integrated
+                and alike(run.config, wanted)
+                and run.finished
+            ):
                 self._found[network, seed] = run
                 return run
         return None
+
+    @property
+    def found(self) -> list[Run]:
+        """The runs that were asked for and are there."""
+        return list(self._found.values())
 
     def seeds(self, network: Network) -> list[int]:
         """Return the seeds that finished runs of a network have."""
@@ -62,6 +83,10 @@ class RunIndex:
         if self._any_seed:
             seeds = {run.config.seed for run in self._others if run.config.seed < PARTNER}
         return [seed for seed in sorted(seeds) if self.find(network, seed) is not None]
+
+
+def _runs_in(folder: Path) -> list[Run]:
+    return [Run.open(path.parent) for path in sorted(folder.rglob("config.yaml"))]
 
 
 def alike(config: RunConfig, wanted: RunConfig) -> bool:

@@ -31,7 +31,7 @@ class Setup:
         limit: The most test images that are attacked; all by default.
         strongest: The most test images for the strongest attack, which takes long; 500 by default,
             0 leaves it out.
-        draws: Predictions that every image is scored over; 10 by default.
+        draws: Predictions that every image is scored over; 10 by default. A smoke run has 2.
         recipes: The recipes of robust and of natural training themselves, in place of their names;
             None, the default, loads those.
 
@@ -149,15 +149,18 @@ class Setup:
         return (*metrics, *extra)
 
     @property
+    def predictions(self) -> int:
+        """How many predictions of each image are scored."""
+        return smoke.DRAWS if self.smoke else self.draws
+
+    @property
     def caption(self) -> str:
         """How the figures came about, in sentences."""
         if self.smoke:
             return smoke.CAPTION
         recipe, natural = self.recipe_for("robust"), self.recipe_for("natural")
         attacked = "All test images are" if self.limit is None else f"{self.limit} test images are"
-        strongest = (
-            f" (the strongest attack: {self.images('strongest')})" if self.strongest else ""
-        )
+        strongest = f" (the strongest attack: {self.images('strongest')})" if self.strongest else ""
         return (
             f"Robust training: recipe {self.name}, {recipe.epochs} epochs of {recipe.objective}; "
             f"natural training: recipe {Path(self.natural_recipe).stem}, {natural.epochs} epochs. "

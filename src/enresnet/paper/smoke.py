@@ -14,7 +14,7 @@ from enresnet.training.recipe import ObjectiveName
 
 NAME = "smoke"
 DATA = "digits"  # for CIFAR-10 and CIFAR-100
-TRAIN_IMAGES = 64  # and as many to validate and to test on
+TRAIN_IMAGES = 40  # and as many to validate and to test on
 SEEDS = (0, 1)
 CAPTION = (
     "SMOKE RUN: small networks, trained for one epoch on a few digits and attacked in a few steps. "
@@ -33,7 +33,8 @@ BASES = {
 MEMBERS = {5: 3}
 # The strongest attack takes no fewer than a hundred gradients an image.
 ATTACKS = {"fgsm": "fgsm", "ifgsm20": "ifgsm2", "cw": "cw2", "strongest": "pgd2"}
-ATTACKED_IMAGES = 16
+ATTACKED_IMAGES = 8
+DRAWS = 2  # predictions of each image
 
 
 class Figure4Size(TypedDict):

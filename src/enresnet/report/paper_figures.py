@@ -23,7 +23,9 @@ def accuracy_evolution(panels: Sequence[Mapping[str, Sequence[Mapping[str, Any]]
     solid.
     """
     figure = blank(4.6 * len(panels), 3.6)
-    for axes, networks in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+    for axes, networks in zip(
+        figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
+    ):
         for (colour, mark), (name, rows) in zip(STYLES, networks.items(), strict=False):
             for column, line in (("train_robust", "--"), ("validation_robust", "-")):
                 known = [(row["epoch"], 100 * v) for row in rows if (v := row[column]) is not None]
@@ -39,6 +41,7 @@ def accuracy_evolution(panels: Sequence[Mapping[str, Sequence[Mapping[str, Any]]
                     )
         plain(axes).set_xlabel("epoch")
         axes.set_ylabel("accuracy on attacked images, %")
+        axes.set_xlim(left=0)
         axes.xaxis.get_major_locator().set_params(integer=True)
         if networks:
             axes.legend(frameon=False, fontsize=8)

@@ -133,7 +133,10 @@ def train(
         resumed = keeper.resume()
         if first:
             run.record_environment(keeper.step, processes=engine.processes)
-        extra = [*([Picture()] if curves else []), *([TensorBoard()] if TensorBoard.installed() else [])]
+        extra = [
+            *([Picture()] if curves else []),
+            *([TensorBoard()] if TensorBoard.installed() else []),
+        ]
         listening = [*callbacks, *extra] if first else []
         stack.enter_context(_told(keeper, trainer))
 
