@@ -84,7 +84,8 @@ def command(
     by_caption = {caption: rows for rows, caption in shown.values()}
     tables.write(paper.outputs.to_json(contents), by_caption)
     for key, (rows, caption) in shown.items():
-        print_table(rows, title=key, caption=caption)
+        brief = [{k: v for k, v in row.items() if k not in ("where", "note")} for row in rows]
+        print_table(brief, title=key, caption=caption)
     if contents.verdicts:
         say(f"claims: {paper.outputs.claim_counts(contents.verdicts)}")
     say(f"{len(written)} files in {work.results}")

@@ -130,7 +130,7 @@ class Evidence:
             reason = found if isinstance(found, str) else found.skipped[name]
             return _Found(None, None, None, None, seeds, runs, f"Not comparable: {reason}.")
         one: Comparison = found.compared[name]
-        note, p_value = ONE_SEED, one.p_value
+        note, p_value = ONE_SEED, one.p_value if claim.relation == "above" else None
         if len(folders[0]) > 1:
             note = "" if len(first.keys() & second.keys()) > 1 else "Seeds do not make pairs."
             scores = self._scores(first, claim.first, claim.metric)

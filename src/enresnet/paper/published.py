@@ -305,7 +305,7 @@ def _row(
     source = Network(row["source"], training, values["data"]) if "source" in row else None
     title = row.get("title", paper_name(network.model))
     if source is not None:
-        title += f", attacked by way of {paper_name(source.model)}"
+        title += f", attacks on {paper_name(source.model)}"
     cells = tuple(
         PublishedCell(
             table,

@@ -159,13 +159,16 @@ class Setup:
         if self.smoke:
             return smoke.CAPTION
         recipe, natural = self.recipe_for("robust"), self.recipe_for("natural")
-        attacked = "All test images are" if self.limit is None else f"{self.limit} test images are"
-        strongest = f" (the strongest attack: {self.images('strongest')})" if self.strongest else ""
+        number = "All" if self.limit is None else str(self.limit)
+        strongest = (
+            f" (by the strongest attack: {self.images('strongest')})" if self.strongest else ""
+        )
+        attacked = "" if self.recipes else f" {number} test images are attacked{strongest}."
         return (
             f"Robust training: recipe {self.name}, {recipe.epochs} epochs of {recipe.objective}; "
             f"natural training: recipe {Path(self.natural_recipe).stem}, {natural.epochs} epochs. "
             "The paper: 200 epochs of PGD-10. Gradients of networks with noise are averaged over 5 "
-            f"draws, as in the paper. {attacked} attacked{strongest}. Means over the seeds, with "
+            f"draws, as in the paper.{attacked} Means over the seeds, with "
             "95 % intervals over seeds and images; with one seed, over images alone."
         )
 
