@@ -114,7 +114,7 @@ def test_killed_the_same_command_goes_on_to_the_same_files(whole, tmp_path, monk
 
 def test_runs_of_before_count(whole, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    run(*WORDS, "--runs", whole, "--collect", "--json", "found.json")
+    run("table6", "--recipe", "smoke", "--runs", whole, "--collect", "--json", "found.json")
     found = json.loads(Path("found.json").read_text())["tables"]["table6"]["rows"]
     expected = json.loads(files(whole)["table6.json"])["rows"]
     for row, there in zip(found, expected, strict=True):
@@ -122,7 +122,8 @@ def test_runs_of_before_count(whole, tmp_path, monkeypatch, capsys):
             c["measured"]["mean"] for c in there["cells"]
         ]
     assert list(tmp_path.rglob("config.yaml")) == []
-    capsys.readouterr()
+    run("table6", "--recipe", "smoke", "--runs", whole, "--collect", "--seeds", 1)
+    assert capsys.readouterr().out.count("not run") == 6  # there is no such seed
     run("table6", "--recipe", "fast", "--runs", whole, "--collect")  # not of this recipe
     assert capsys.readouterr().out.count("not run") == 6
 
@@ -182,6 +183,9 @@ def test_the_list_has_a_command_for_every_row(capsys):
         (["table1", "--data", "mnist"], "data must be one of cifar10, cifar100"),
         (["table1", "--runs", "nowhere"], "there is no folder nowhere"),
         (["table1", "--limit", "0"], "limit must be at least 2"),
+        (["table1", "--list", "--json", "x"], "--json has no effect with --list"),
+        (["table1", "--collect", "--limit", "9"], "--limit has no effect with --collect"),
+        (["table1", "--collect", "--dry-run"], "--dry-run has no effect with --collect"),
     ],
 )
 def test_bad_input_is_refused_in_a_sentence(words, message, tmp_path, monkeypatch, capsys):

@@ -14,7 +14,7 @@ from enresnet.cli.options import Flat
 from enresnet.cli.output import Tables, say
 from enresnet.cli.terminal import Terminal
 from enresnet.common.tables import print_table
-from enresnet.paper.plan import command_of
+from enresnet.paper.plan import Job, command_of, shard_of
 from enresnet.paper.setup import STRONGEST_IMAGES
 
 
@@ -31,7 +31,7 @@ def command(
     limit: int | None = None,
     strongest: int = STRONGEST_IMAGES,
     shard: str | None = None,
-    list_commands: Annotated[bool, tyro.conf.arg(name="list")] = False,
+    list: bool = False,
     dry_run: bool = False,
     collect: bool = False,
     tables: Annotated[Tables, Flat],
@@ -56,16 +56,23 @@ def command(
         limit: Attack only the first LIMIT test images.
         strongest: Images for the strongest attack, which takes long; 0 leaves it out.
         shard: Do only a part of the work, as 2/4, the second of four.
-        list_commands: Only print one command per row and seed, for a cluster's job array.
+        list: Only print one command per row and seed, for a cluster's job array.
         dry_run: Only say what it would cost on this machine, from measured steps.
         collect: Train and measure nothing: show what is there, of all seeds.
         tables: Files that are also written.
     """
     tables.check(None)
+    how = {"dry_run": dry_run, "collect": collect, "only": only, "shard": shard, "limit": limit}
+    if list:
+        _refuse("list", {**how, **vars(tables)}, "dry_run collect json markdown latex")
+    if collect:
+        _refuse("collect", how, "dry_run only shard limit")
     setup = paper.Setup(recipe, natural_recipe, seeds, limit, strongest)
-    if list_commands:
+    if list:
         given = {"recipe": recipe, "natural_recipe": natural_recipe, "out": out, "runs": runs}
-        _list(targets, setup, data, only, given | {"limit": limit, "strongest": strongest})
+        jobs = paper.make_plan(targets, setup, data=data, only=only)
+        jobs = jobs if shard is None else shard_of(jobs, shard)
+        _list(jobs, targets, given | {"limit": limit, "strongest": strongest})
         return
     work = paper.Reproduction(
         targets, setup, out, runs=runs, data=data, only=only, shard=shard, collect=collect
@@ -91,13 +98,16 @@ def command(
     say(f"{len(written)} files in {work.results}")
 
 
-def _list(
-    targets: Sequence[str],
-    setup: paper.Setup,
-    data: Sequence[str],
-    only: Sequence[str],
-    given: dict[str, Any],
-) -> None:
+def _refuse(option: str, given: dict[str, Any], others: str) -> None:
+    """Raise if an option is given with another that would have no effect."""
+    for name in others.split():
+        if given[name] not in (None, (), False):
+            raise ValueError(
+                f"--{name.replace('_', '-')} has no effect with --{option}: leave one of them out"
+            )
+
+
+def _list(jobs: Sequence[Job], targets: Sequence[str], given: dict[str, Any]) -> None:
     """Print a command for every row and seed."""
     options: list[str] = []
     usual = inspect.signature(command).parameters
@@ -105,6 +115,6 @@ def _list(
         if value != usual[name].default:
             words = value if isinstance(value, tuple) else (value,)
             options += [f"--{name.replace('_', '-')}", *map(str, words)]
-    for job in paper.make_plan(targets, setup, data=data, only=only):
+    for job in jobs:
         print(command_of(job, targets, options))
     say("when all have ended, the command without --list collects and draws", error=True)

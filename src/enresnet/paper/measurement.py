@@ -17,8 +17,8 @@ import torch
 from enresnet.attacks import Attack, attack_at
 from enresnet.common.reading import safetensors_digest
 from enresnet.data import Images, load_data
-from enresnet.evaluation import EvaluationOptions, Journals, Session
-from enresnet.evaluation.accuracy import NATURAL, Accuracy
+from enresnet.evaluation import Accuracy, EvaluationOptions, Journals, Session
+from enresnet.evaluation.accuracy import NATURAL
 from enresnet.evaluation.matrix import OWN
 from enresnet.evaluation.sections import ChosenAttack, Sections
 from enresnet.models import is_noisy

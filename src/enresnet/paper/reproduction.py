@@ -6,6 +6,7 @@ and so are evaluations. Several processes may share the work: what one does, ano
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +44,7 @@ class Reproduction:
         only: Only these rows; by default all.
         shard: Which part of the jobs, as ``"2/4"``; by default all.
         collect: True trains and measures nothing: what is there is read, of all seeds that there
-            are; False by default.
+            are unless the setup names some; False by default.
 
     Attributes:
         setup: How networks are trained and measured.
@@ -77,7 +78,8 @@ class Reproduction:
         collect: bool = False,
     ) -> None:
         self.setup = setup or Setup()
-        self.index = RunIndex(self.setup, Path(out), list(map(Path, runs)), any_seed=collect)
+        any_seed = collect and not self.setup.seeds_named
+        self.index = RunIndex(self.setup, Path(out), list(map(Path, runs)), any_seed=any_seed)
         jobs = make_plan(targets, self.setup, data=data, only=only)
         self.jobs = jobs if shard is None else shard_of(jobs, shard)
         self._out, self._targets, self._data = Path(out), expand(targets), data
@@ -119,7 +121,7 @@ class Reproduction:
         found = Measurement(self.setup, run, job.source, source)
         if not found.missing(job.metrics):
             return
-        with self._alone(f"measure {run.folder}", say):
+        with self._alone(f"measuring {run.folder.resolve()}", say):
             if missing := found.missing(job.metrics):
                 say(f"measure {job}, seed {job.seed}: {', '.join(missing)}")
                 found.measure(missing)
@@ -140,7 +142,7 @@ class Reproduction:
             for part, own in zip(network.parts, seeds, strict=True)
         ]
         folder = self.index.folder(network, seed)
-        with self._alone(str(folder), say):
+        with self._alone(f"training {folder.resolve()}", say):
             if (run := self.index.find(network, seed)) is not None:  # by another process
                 return run
             if parts:
@@ -153,19 +155,22 @@ class Reproduction:
     @contextmanager
     def _alone(self, what: str, say: Callable[[str], None]) -> Iterator[None]:
         """Wait until no other process does the same."""
-        path = self._out / LOCKS / what.replace("/", "_")
+        path = self._out / LOCKS / hashlib.sha256(what.encode()).hexdigest()[:16]
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as file:
             told = False
             while not try_lock(file):
                 if not told:
-                    say(f"another process is at {what}: waiting for it")
+                    say(f"another process is {what}: waiting for it")
                 told = True
                 time.sleep(BETWEEN)
             yield
 
     def contents(self) -> Contents:
-        """Return the tables, claims and figures, with what was measured; nothing is trained."""
+        """Return the tables, claims and figures, with what was measured; nothing is trained.
+
+        Figures are drawn where they are missing, unless only a part of the work was asked for.
+        """
         evidence = Evidence(self.index)
         drawn = []
         if not self._collect and not self._part:

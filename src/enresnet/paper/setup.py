@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -34,6 +34,7 @@ class Setup:
         draws: Predictions that every image is scored over; 10 by default. A smoke run has 2.
         recipes: The recipes of robust and of natural training themselves, in place of their names;
             None, the default, loads those.
+        seeds_named: Whether ``seeds`` were given.
 
     Raises:
         TypeError: A number is not an integer.
@@ -54,9 +55,11 @@ class Setup:
     strongest: int = STRONGEST_IMAGES
     draws: int = 10
     recipes: tuple[Recipe, Recipe] | None = None
+    seeds_named: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         default = smoke.SEEDS if self.smoke else SEEDS
+        object.__setattr__(self, "seeds_named", bool(self.seeds))
         object.__setattr__(self, "seeds", tuple(self.seeds) or default)
         for seed in self.seeds:
             checks.integer("seeds", seed, low=0)
