@@ -103,9 +103,10 @@ def test_shards_and_rows_make_the_same_files(whole, tmp_path, monkeypatch):
 
 def test_killed_the_same_command_goes_on_to_the_same_files(whole, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    process = start("reproduce", *WORDS)
-    wait_for(lambda: list(tmp_path.rglob("en2_resnet20-seed0/config.yaml")))
-    kill(process)
+    for begun in ("en2_resnet20-seed0/config.yaml", "evaluation.journal"):
+        process = start("reproduce", *WORDS)
+        wait_for(lambda begun=begun: list(tmp_path.rglob(begun)))
+        kill(process)
     assert len(list(tmp_path.rglob("evaluation.json"))) < 2  # it was not through
     printed = finish("reproduce", *WORDS)
     assert "train reproduction/cifar100/smoke/resnet20-seed0" not in printed  # it was there
@@ -126,6 +127,19 @@ def test_runs_of_before_count(whole, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.count("not run") == 6  # there is no such seed
     run("table6", "--recipe", "fast", "--runs", whole, "--collect")  # not of this recipe
     assert capsys.readouterr().out.count("not run") == 6
+
+
+@pytest.mark.slow
+def test_processes_share_the_work(whole, tmp_path, monkeypatch):
+    """At the same time, in one folder: what one does, the other waits for."""
+    monkeypatch.chdir(tmp_path)
+    both = [start("reproduce", *WORDS) for _ in range(2)]
+    printed = [process.communicate(timeout=600) for process in both]
+    assert [process.returncode for process in both] == [0, 0], printed
+    jobs = [line for out, _ in printed for line in out.splitlines() if line.startswith("[")]
+    trained = [line.partition("train ")[2] for line in jobs if "] train " in line]
+    assert len(trained) == len(set(trained)) == 2
+    assert files(tmp_path) == files(whole)
 
 
 # What there is to do.

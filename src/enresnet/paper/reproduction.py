@@ -196,7 +196,10 @@ class Reproduction:
             written.append(self.results / "index.html")
             runs = {run.folder: run for run in self.index.found}
             pictures = [d.picture for d in contents.drawings if d.key == "fig4"]
-            write_report(written[-1], list(runs.values()), contents, figure4=pictures)
+            title = (
+                "SMOKE RUN: the figures mean nothing" if self.setup.smoke else "The paper, rerun"
+            )
+            write_report(written[-1], list(runs.values()), contents, figure4=pictures, title=title)
         return written
 
 
