@@ -79,17 +79,14 @@ class Measurement:
 
     def missing(self, metrics: Iterable[Metric]) -> list[Metric]:
         """Return the metrics that are not measured yet, on as many images as are wanted."""
-        found: list[Metric] = []
-        total: int | None = None
-        for metric in metrics:
-            entry = self.entry(metric)
-            if entry is not None and total is None:
-                total = len(_test_images(self.run.config.data, self.run.config.limit))
-            if entry is None or entry["images"] < min(
-                self.setup.images(metric) or 10**9, total or 0
-            ):
-                found.append(metric)
-        return found
+        return [metric for metric in metrics if not self._has(metric)]
+
+    def _has(self, metric: Metric) -> bool:
+        entry = self.entry(metric)
+        if entry is None:
+            return False
+        there = len(_test_images(self.run.config.data, self.run.config.limit))
+        return bool(entry["images"] >= min(self.setup.images(metric) or there, there))
 
     def measure(self, metrics: Sequence[Metric], *, progress: bool | None = None) -> None:
         """Measure what is missing of some metrics; killed, the same call goes on."""
@@ -137,10 +134,8 @@ class Measurement:
                 "sha256": _digest(self._attacked),
             }
         attacks = {one.name: one.attack for one in chosen}
-        natural = self.entry("natural")
+        natural = None if "natural" in metrics else self.entry("natural")
         known = {} if natural is None else {NATURAL: Accuracy.from_json(natural)}
-        if "natural" in metrics:
-            known = {}
         result = session.complete(attacks, known)
         Sections(
             self.run.results,
