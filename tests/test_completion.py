@@ -127,6 +127,9 @@ LINES = [
     ("enresnet pde figure4 --", {"--sigmas", "--seed", "--trap"}, {"--cases"}),
     ("enresnet pde classifier --data ", {"moons", "spirals"}, {"digits"}),
     ("enresnet completion ", {"bash", "zsh", "fish"}, {"runs"}),
+    ("enresnet reproduce tab", {"table1", "table10"}, {"fig4", "runs"}),
+    ("enresnet reproduce all --recipe sm", {"smoke"}, {"paper"}),
+    ("enresnet reproduce all --data ", {"cifar10", "cifar100"}, {"digits", "runs"}),
     ("enresnet doctor --js", {"--json"}, set()),
     ("enresnet nonsense ", set(), {"train", "--model"}),
 ]
@@ -189,7 +192,7 @@ def test_every_known_word_is_of_an_option_that_exists(commands):
         names = [option.name.removeprefix("--").replace("-", "_") for option in command.options]
         there |= {*names, *(" ".join((*command.name, name)) for name in names)}
     for key in _known_values():
-        assert key in there or key in ("data name", "model")
+        assert key in there or key in ("data name", "model", "reproduce targets")
 
 
 def test_descriptions_are_one_short_line(commands):

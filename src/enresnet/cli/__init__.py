@@ -33,6 +33,7 @@ COMMANDS = {
     "transfer": "Attack one model with the images made against another.",
     "diagnose": "Check a model for gradient masking.",
     "pde": "Run the theory: Figure 4, Feynman-Kac, levels, theorems, a classifier.",
+    "reproduce": "Reproduce tables, figures and claims of the paper.",
     "integrate": "Join separately trained networks into one model.",
     "export": "Write a network to a file for other runtimes: ONNX, torch.export.",
     "models": "List the trained networks in the package, and those of the paper.",

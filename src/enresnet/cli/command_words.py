@@ -218,6 +218,7 @@ def _known_values() -> dict[str, Values]:
     from enresnet.common.precision import TRAINING_PRECISIONS
     from enresnet.data.registry import NAMES
     from enresnet.models import list_models, list_pretrained
+    from enresnet.paper.plan import ALL, targets
     from enresnet.pde.flow import DATA
     from enresnet.training import Recipe, list_recipes
     from enresnet.training.engine import ACCELERATORS
@@ -234,6 +235,10 @@ def _known_values() -> dict[str, Values]:
         "data": data,
         "data name": data,
         "recipe": Values(tuple(list_recipes()), paths=True),
+        "natural_recipe": Values(tuple(list_recipes()), paths=True),
+        "reproduce recipe": Values((*list_recipes(), "smoke"), paths=True),
+        "reproduce targets": Values((*targets(), ALL)),
+        "reproduce data": Values(("cifar10", "cifar100")),
         "attacks": Values(tuple(list_attacks())),
         "checkpoint": Values(("best", "last")),
         "precision": Values(TRAINING_PRECISIONS),

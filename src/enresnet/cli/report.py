@@ -61,6 +61,4 @@ def command(
 
 def _contents(runs: Sequence[Run]) -> Contents:
     """Return the paper's tables and claims beside what the runs measured."""
-    # The one place where paper/ joins: ``return paper.contents_of(runs)`` once that is there.
-    contents_of = getattr(paper, "contents_of", None)
-    return Contents() if contents_of is None else contents_of(runs)
+    return paper.contents_of(runs)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from enresnet.evaluation.evaluation import Evaluation as Evaluation
     from enresnet.evaluation.groups import GroupComparison as GroupComparison
     from enresnet.evaluation.groups import compare_groups as compare_groups
+    from enresnet.evaluation.groups import group_accuracy as group_accuracy
     from enresnet.evaluation.journal import Journals as Journals
     from enresnet.evaluation.masking.checks import MaskingCheck as MaskingCheck
     from enresnet.evaluation.masking.diagnosis import Diagnosis as Diagnosis
@@ -49,7 +50,7 @@ __all__ = load_on_first_use(
         "curve": "AccuracyCurve CurvePoint accuracy_curve",
         "environment": "hardware machine versions",
         "evaluation": "Evaluation",
-        "groups": "GroupComparison compare_groups",
+        "groups": "GroupComparison compare_groups group_accuracy",
         "journal": "Journals",
         "masking.checks": "MaskingCheck",
         "masking.diagnosis": "Diagnosis diagnose",

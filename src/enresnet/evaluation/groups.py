@@ -33,7 +33,7 @@ import torch
 from scipy.special import stdtrit
 from torch import Tensor
 
-from enresnet.evaluation.statistics import CONFIDENCE, Comparison
+from enresnet.evaluation.statistics import CONFIDENCE, Comparison, accuracy_interval
 
 
 @dataclass(frozen=True)
@@ -154,6 +154,38 @@ def compare_groups(
         paired=paired,
         by_seed=by_seed,
     )
+
+
+def group_accuracy(scores: Mapping[str, Tensor]) -> tuple[float, float, float]:
+    """Return the mean accuracy of several runs of a method, with its 95 % interval.
+
+    Args:
+        scores: The scores of each run, by its seed. Of one run the interval is over images alone.
+
+    Shape:
+        - every tensor of scores: images
+
+    Returns:
+        The mean, and the low and high of its interval over seeds and images.
+
+    Raises:
+        ValueError: There is no run, there are fewer than two images, or runs are not on as many
+            images.
+
+    Example::
+
+        import torch
+        from enresnet.evaluation import group_accuracy
+
+        mean, low, high = group_accuracy({seed: torch.rand(50).round() for seed in "012"})
+    """
+    if len(scores) == 1:
+        (alone,) = scores.values()
+        return float(alone.double().mean()), *accuracy_interval(alone)
+    # The difference from a method that gets nothing right.
+    nothing = {seed: torch.zeros_like(one) for seed, one in scores.items()}
+    found = compare_groups(scores, nothing, paired=True)
+    return found.difference, max(0.0, found.interval[0]), found.interval[1]
 
 
 def _centred(scores: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ def train(
     callbacks: Sequence[Callback] = (),
     overwrite: bool = False,
     other_loops: bool = False,
+    curves: bool = True,
 ) -> Run:
     """Train a network into a run folder, or resume the training that the same call began there.
 
@@ -48,6 +49,7 @@ def train(
         overwrite: True discards the networks in the folder and trains from the start.
         other_loops: True allows to resume with the loops in C although the training began without
             them, or the other way round. The noise of the remaining steps is then different.
+        curves: False draws no curves.png, which takes longer than a training of seconds does.
 
     Returns:
         The finished run.
@@ -131,7 +133,10 @@ def train(
         resumed = keeper.resume()
         if first:
             run.record_environment(keeper.step, processes=engine.processes)
-        extra = [Picture(), *([TensorBoard()] if TensorBoard.installed() else [])]
+        extra = [
+            *([Picture()] if curves else []),
+            *([TensorBoard()] if TensorBoard.installed() else []),
+        ]
         listening = [*callbacks, *extra] if first else []
         stack.enter_context(_told(keeper, trainer))
 

@@ -1,0 +1,73 @@
+"""The paper's tables and claims beside whatever runs there are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from enresnet.models import list_models
+from enresnet.paper.evidence import Evidence
+from enresnet.paper.plan import ALL, claims_in, expand, tables_in
+from enresnet.paper.published import load_paper
+from enresnet.paper.run_index import RunIndex
+from enresnet.paper.setup import Setup
+from enresnet.report.contents import Contents
+from enresnet.training import Recipe, Run, list_recipes, load_recipe
+
+
+def contents_of(runs: Sequence[Run]) -> Contents:
+    """Return the paper's tables and claims beside what some runs measured; nothing is trained.
+
+    A table compares networks of one recipe. Where the runs have several, that of most runs counts,
+    for robust and for natural training each.
+
+    Args:
+        runs: The runs; those of other networks or other data than the paper's are left out.
+
+    Returns:
+        All tables and claims, "not run" where there is no run.
+
+    Example::
+
+        from enresnet.paper import contents_of
+
+        recipe = enresnet.load_recipe("natural", epochs=1)
+        run = enresnet.train(enresnet.RunConfig("resnet8", "digits", recipe, limit=50), "runs/one")
+        print(contents_of([run]).tables[1].title)  # all of its cells are not run
+    """
+    wanted = expand([ALL])
+    evidence = Evidence(RunIndex.of(_setup(runs), runs))
+    return Contents(
+        tuple(evidence.table(table) for table in tables_in(wanted)),
+        tuple(evidence.verdict(claim) for claim in claims_in(wanted)),
+    )
+
+
+def _setup(runs: Sequence[Run]) -> Setup:
+    """Return a setup with the recipes that most runs of the paper's networks have."""
+    data = {cell.network.data for cell in load_paper().cells()}
+    models = {*list_models(), *(cell.network.model for cell in load_paper().cells())}
+    recipes: dict[bool, Counter[Recipe]] = {True: Counter(), False: Counter()}
+    for run in runs:
+        recipe = run.config.recipe
+        usual = recipe.noise > 0 and not recipe.weight_step and recipe.objective != "trades"
+        if run.config.model in models and run.config.data in data and usual:
+            recipes[recipe.objective == "natural"][replace(recipe, memory="auto")] += 1
+    found = {
+        natural: counts.most_common(1)[0][0] if counts else load_recipe(name)
+        for (natural, counts), name in zip(recipes.items(), ("natural", "paper"), strict=True)
+    }
+    return Setup(
+        recipe=_name(found[False]),
+        natural_recipe=_name(found[True]),
+        recipes=(found[False], found[True]),
+    )
+
+
+def _name(recipe: Recipe) -> str:
+    """Return what a recipe is called; "own" if it has no name."""
+    for name in list_recipes():
+        if load_recipe(name) == recipe:
+            return name
+    return "own"

@@ -1,0 +1,202 @@
+"""The paper reproduced: what is missing is trained and measured, then tables and claims are read.
+
+Killed, the same call goes on: a finished run is never trained again, one that was begun is resumed,
+and so are evaluations. Several processes may share the work: what one does, another waits for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from enresnet import report
+from enresnet.common.files import try_lock
+from enresnet.paper import outputs
+from enresnet.paper.evidence import Evidence
+from enresnet.paper.figures import draw
+from enresnet.paper.measurement import Measurement
+from enresnet.paper.plan import FIGURES, Job, claims_in, expand, make_plan, shard_of, tables_in
+from enresnet.paper.published import Network
+from enresnet.paper.run_index import RunIndex
+from enresnet.paper.setup import Setup
+from enresnet.report.contents import Contents
+from enresnet.training import Callback, Run, integrate, train
+
+LOCKS = ".locks"
+BETWEEN = 1.0  # seconds between two looks at what another process does
+
+
+class Reproduction:
+    """Some tables, figures and claims of the paper, and the runs behind them.
+
+    Args:
+        targets: What is reproduced: table1 to table10, trades, mask, simple, fig4 to fig6, claims,
+            or all.
+        setup: How networks are trained and measured; by default with the paper's recipe.
+        out: The folder of runs and results; ``reproduction`` by default.
+        runs: Folders with runs of before; one counts if model, data, recipe and seed are the same.
+        data: Only these data sets of the paper; by default both.
+        only: Only these rows; by default all.
+        shard: Which part of the jobs, as ``"2/4"``; by default all.
+        collect: True trains and measures nothing: what is there is read, of all seeds that there
+            are unless the setup names some; False by default.
+
+    Attributes:
+        setup: How networks are trained and measured.
+        index: Where the runs are.
+        jobs: The networks and seeds that are needed, those that need no other first.
+
+    Raises:
+        FileNotFoundError: A folder of ``runs`` is not there.
+        ValueError: A target, a row or a data set is unknown, or the shard is not one.
+
+    Example::
+
+        from enresnet.paper import Reproduction, Setup
+
+        setup = Setup(recipe="smoke", seeds=(0,))
+        reproduction = Reproduction(["table1"], setup, only=["resnet20"])
+        reproduction.work()
+        print(reproduction.contents().tables[0].rows[0].cells[0].measured)
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[str],
+        setup: Setup | None = None,
+        out: str | os.PathLike[str] = "reproduction",
+        *,
+        runs: Sequence[str | os.PathLike[str]] = (),
+        data: Sequence[str] = (),
+        only: Sequence[str] = (),
+        shard: str | None = None,
+        collect: bool = False,
+    ) -> None:
+        self.setup = setup or Setup()
+        any_seed = collect and not self.setup.seeds_named
+        self.index = RunIndex(self.setup, Path(out), list(map(Path, runs)), any_seed=any_seed)
+        jobs = make_plan(targets, self.setup, data=data, only=only)
+        self.jobs = jobs if shard is None else shard_of(jobs, shard)
+        self._out, self._targets, self._data = Path(out), expand(targets), data
+        self._collect, self._part = collect, bool(only) or shard is not None
+
+    @property
+    def results(self) -> Path:
+        """The folder of tables and figures."""
+        return self._out / self.setup.name
+
+    def work(
+        self,
+        *,
+        callbacks: Callable[[], Sequence[Callback]] = tuple,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Train and measure what is missing.
+
+        Args:
+            callbacks: Called for every training; returns its callbacks.
+            say: Is given a line on each job that has something to do.
+        """
+        if self._collect:
+            return
+        for number, job in enumerate(self.jobs, start=1):
+            place = f"[{number}/{len(self.jobs)}]"
+            self._do(job, callbacks, partial(_say_at, say, place))
+
+    def _do(
+        self,
+        job: Job,
+        callbacks: Callable[[], Sequence[Callback]],
+        say: Callable[[str], None],
+    ) -> None:
+        run = self._obtain(job.network, job.seed, callbacks, say)
+        source = None
+        if job.source is not None:
+            source = self._obtain(job.source, job.seed, callbacks, say)
+        found = Measurement(self.setup, run, job.source, source)
+        if not found.missing(job.metrics):
+            return
+        with self._alone(f"measuring {run.folder.resolve()}", say):
+            if missing := found.missing(job.metrics):
+                say(f"measure {job}, seed {job.seed}: {', '.join(missing)}")
+                found.measure(missing)
+
+    def _obtain(
+        self,
+        network: Network,
+        seed: int,
+        callbacks: Callable[[], Sequence[Callback]],
+        say: Callable[[str], None],
+    ) -> Run:
+        """Return the finished run of a network, trained now if it is not there."""
+        if (run := self.index.find(network, seed)) is not None:
+            return run
+        seeds = self.setup.part_seeds(network, seed)
+        parts = [
+            self._obtain(part, own, callbacks, say)
+            for part, own in zip(network.parts, seeds, strict=True)
+        ]
+        folder = self.index.folder(network, seed)
+        with self._alone(f"training {folder.resolve()}", say):
+            if (run := self.index.find(network, seed)) is not None:  # by another process
+                return run
+            if parts:
+                say(f"integrate {folder}")
+                return integrate([part.folder for part in parts], folder)
+            say(f"train {folder}")
+            config = self.setup.config(network, seed)
+            return train(config, folder, callbacks=callbacks(), curves=not self.setup.smoke)
+
+    @contextmanager
+    def _alone(self, what: str, say: Callable[[str], None]) -> Iterator[None]:
+        """Wait until no other process does the same."""
+        path = self._out / LOCKS / hashlib.sha256(what.encode()).hexdigest()[:16]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            told = False
+            while not try_lock(file):
+                if not told:
+                    say(f"another process is {what}: waiting for it")
+                told = True
+                time.sleep(BETWEEN)
+            yield
+
+    def contents(self) -> Contents:
+        """Return the tables, claims and figures, with what was measured; nothing is trained.
+
+        Figures are drawn where they are missing, unless only a part of the work was asked for.
+        """
+        evidence = Evidence(self.index)
+        drawn = []
+        if not self._collect and not self._part:
+            keys = [key for key in FIGURES if key in self._targets]
+            drawn = [draw(key, self.index, self.results) for key in keys]
+        return Contents(
+            tuple(evidence.table(table) for table in tables_in(self._targets, self._data)),
+            tuple(evidence.verdict(claim) for claim in claims_in(self._targets, self._data)),
+            tuple(drawing for drawing in drawn if drawing is not None),
+        )
+
+    def write(self, contents: Contents) -> list[Path]:
+        """Write JSON, Markdown and LaTeX of all that was asked for, and the page; return the files.
+
+        Args:
+            contents: What :meth:`contents` returned.
+        """
+        written = outputs.write(contents, self.results, self.setup.caption)
+        written += [drawing.picture for drawing in contents.drawings]
+        page = self.results / "index.html"
+        runs = {run.folder: run for run in self.index.found}
+        pictures = [d.picture for d in contents.drawings if d.key == "fig4"]
+        title = "SMOKE RUN: the figures mean nothing" if self.setup.smoke else "The paper, rerun"
+        report.write_report(page, list(runs.values()), contents, figure4=pictures, title=title)
+        return [*written, page]
+
+
+def _say_at(say: Callable[[str], None], place: str, text: str) -> None:
+    say(f"{place} {text}")

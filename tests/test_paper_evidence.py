@@ -1,0 +1,246 @@
+"""What runs say of the paper: figures only with a run behind them, verdicts only over seeds."""
+
+import csv
+from dataclasses import replace
+
+import pytest
+import torch
+
+from enresnet.data import Images
+from enresnet.evaluation import Evaluation, group_accuracy
+from enresnet.evaluation.aggregation import summarise
+from enresnet.evaluation.scoring import Scored
+from enresnet.paper import Setup, contents_of, load_claims, load_paper
+from enresnet.paper.claims import Side
+from enresnet.paper.evidence import ONE_SEED, Evidence
+from enresnet.paper.measurement import eot_of, paper_attack, section_of
+from enresnet.paper.published import Network
+from enresnet.paper.run_index import RunIndex
+from enresnet.training import Run
+from problems import seeded
+
+SETUP = Setup(recipe="fast")
+IMAGES = 2000
+NOISE = "noise-helps-en1_resnet20-natural"
+
+
+def accuracy(share, *, seed, attack=None, deterministic=True):
+    """Return an accuracy of about a share; images are as easy or hard for every network."""
+    ease = torch.arange(IMAGES) / IMAGES
+    own = 0.02 * torch.rand(IMAGES, generator=seeded(seed))
+    right = (0.98 * ease + own < share)[:, None]
+    data = Images(torch.zeros(IMAGES, 1, 1, 1), torch.zeros(IMAGES).long(), ("a", "b"))
+    kept = Scored(right, right, right, torch.ones(IMAGES))
+    settings = None if attack is None else attack.settings()
+    return summarise(
+        kept, data, seconds=1.0, independent=True, deterministic=deterministic, settings=settings
+    )
+
+
+def write(out, network, seed, natural, robust=(), *, eot=None, source=None, setup=SETUP):
+    """Write the folder of a finished run with these accuracies."""
+    config = replace(setup.config(network, seed), parts=("a", "b") if network.parts else ())
+    folder = out / setup.place(network, seed)
+    run = Run.open(folder) if folder.exists() else Run.create(folder, config)
+    run.weights("best").touch()
+    run.weights("last").parent.mkdir(exist_ok=True)
+    run.weights("last").touch()
+    columns = ("epoch", "validation_natural", "validation_robust", "kept")
+    with (folder / "metrics.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows({"epoch": n + 1} for n in range(config.recipe.epochs))
+    attacked = config if source is None else setup.config(source, seed)
+    found = {}
+    for name, share in dict(robust).items():
+        attack = paper_attack(name, config.recipe.epsilon, eot or eot_of(attacked))
+        found[name] = accuracy(share, seed=seed, attack=attack, deterministic=eot_of(config) == 1)
+    about = {"model": config.model, "weights": str(folder), "data_name": "d", "checkpoint": "best"}
+    run.results.add(
+        section_of(source),
+        Evaluation(accuracy(natural, seed=seed), found),
+        data="images",
+        conditions={**about, "epsilon": 0.1, "source": {"sha256": None}},
+    )
+    return run
+
+
+def network(model, training="robust"):
+    return Network(model, training, "cifar10")
+
+
+def evidence(out, setup=SETUP, **options):
+    return Evidence(RunIndex(setup, out, **options))
+
+
+def two(out, first, second, *, seeds=(0, 1, 2), **both):
+    """Write En1ResNet20 and ResNet20 with these natural accuracies."""
+    for seed in seeds:
+        write(out, network("en1_resnet20"), seed, first, **both)
+        write(out, network("resnet20"), seed, second, **both)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "decision"),
+    [(0.75, 0.70, "holds"), (0.70, 0.75, "fails"), (0.701, 0.70, "undecided")],
+)
+def test_a_claim_is_decided_over_seeds(tmp_path, first, second, decision):
+    two(tmp_path, first, second)
+    verdict = evidence(tmp_path).verdict(load_claims()[NOISE])
+    assert verdict.decision == decision
+    assert verdict.paper_effect == 2.10
+    assert verdict.effect == pytest.approx(100 * (first - second), abs=0.6)
+    assert verdict.low < verdict.effect < verdict.high
+    assert (verdict.p_value < 0.05) == (decision != "undecided")
+    assert verdict.seeds == (0, 1, 2)
+    assert len(verdict.runs) == 6
+
+
+def test_one_training_a_side_decides_nothing(tmp_path):
+    two(tmp_path, 0.8, 0.6, seeds=(0,))
+    verdict = evidence(tmp_path).verdict(load_claims()[NOISE])
+    assert verdict.decision == "undecided"
+    assert verdict.effect > 15  # it is shown all the same
+    assert verdict.note == ONE_SEED
+
+
+def test_only_pairs_of_seeds_count(tmp_path):
+    two(tmp_path, 0.8, 0.6, seeds=(0, 1))
+    write(tmp_path, network("resnet20"), 2, 0.1)
+    assert evidence(tmp_path).verdict(load_claims()[NOISE]).seeds == (0, 1)
+
+
+def test_what_was_not_run_is_not_shown(tmp_path):
+    write(tmp_path, network("en1_resnet20"), 0, 0.8)
+    found = evidence(tmp_path)
+    verdict = found.verdict(load_claims()[NOISE])
+    assert (verdict.decision, verdict.effect, verdict.runs) == ("not run", None, ())
+    table = found.table(load_paper().tables["table2"])
+    cells = {(row.model, c.metric): c.measured for row in table.rows for c in row.cells}
+    (key,) = (key for key, measured in cells.items() if measured is not None)
+    assert key == ("en1_resnet20", "natural")
+    assert cells[key].runs == (tmp_path / "cifar10" / "fast" / "en1_resnet20-seed0",)
+
+
+def test_an_unfinished_run_does_not_count(tmp_path):
+    run = write(tmp_path, network("resnet20"), 0, 0.7)
+    assert evidence(tmp_path).measured(Side(network("resnet20")), "natural")
+    lines = (run.folder / "metrics.csv").read_text().splitlines()
+    (run.folder / "metrics.csv").write_text("\n".join(lines[:-1]) + "\n")
+    assert evidence(tmp_path).measured(Side(network("resnet20")), "natural") is None
+
+
+def test_a_mean_is_over_its_seeds_and_its_interval_too(tmp_path):
+    for seed, share in enumerate((0.6, 0.7, 0.8)):
+        write(tmp_path, network("resnet20"), seed, share)
+    found = evidence(tmp_path).measured(Side(network("resnet20")), "natural")
+    assert found.mean == pytest.approx(70, abs=0.6)
+    assert found.seeds == (0, 1, 2)
+    assert found.images == IMAGES
+    assert found.high - found.low > 40  # the seeds differ: 2.2 points over images alone
+    one = evidence(tmp_path, Setup(recipe="fast", seeds=(1,)))
+    alone = one.measured(Side(network("resnet20")), "natural")
+    assert alone.high - alone.low < 5
+
+
+def test_accuracies_under_other_attacks_do_not_count(tmp_path):
+    """Without averaged gradients the noise hides the way."""
+    side = Side(network("en1_resnet20"))
+    write(tmp_path, side.network, 0, 0.7, {"ifgsm20": 0.5}, eot=1)
+    assert evidence(tmp_path).measured(side, "ifgsm20") is None
+    assert evidence(tmp_path).measured(side, "natural") is not None
+    write(tmp_path, side.network, 1, 0.7, {"ifgsm20": 0.5})
+    assert evidence(tmp_path).measured(side, "ifgsm20").seeds == (1,)
+
+
+@pytest.mark.parametrize(
+    ("gain", "decision"), [(0.0, "holds"), (0.02, "undecided"), (0.06, "fails")]
+)
+def test_little_is_at_most_a_bound(tmp_path, gain, decision):
+    for seed in range(3):
+        write(tmp_path, network("en2_resnet20", "without_noise"), seed, 0.7 + gain)
+        write(tmp_path, network("resnet20"), seed, 0.7)
+    key = "little-without-noise-en2_resnet20-without_noise-natural"
+    verdict = evidence(tmp_path).verdict(load_claims()[key])
+    assert verdict.decision == decision
+    assert (verdict.p_value < 0.05) == (decision != "undecided")  # of a gain of 2 points
+
+
+@pytest.mark.parametrize(
+    ("share", "decision"), [(0.0, "holds"), (0.02, "undecided"), (0.1, "fails")]
+)
+def test_about_zero_is_said_of_one_network(tmp_path, share, decision):
+    side = network("en2_resnet20", "natural")
+    for seed in range(2):
+        write(tmp_path, side, seed, 0.9, {"ifgsm20": share})
+    verdict = evidence(tmp_path).verdict(load_claims()["no-gradient-masking-en2_resnet20-ifgsm20"])
+    assert verdict.decision == decision
+    assert verdict.paper_effect == 0.02
+    assert len(verdict.runs) == 2
+
+
+def test_comparable_is_within_a_bound(tmp_path):
+    key = "as-robust-as-trades-en1_wrn34_10-ifgsm20"
+    for seed in range(2):
+        write(tmp_path, network("en1_wrn34_10"), seed, 0.8, {"ifgsm20": 0.55})
+        write(tmp_path, network("wrn34_10", "trades"), seed, 0.8, {"ifgsm20": 0.60})
+    assert evidence(tmp_path).verdict(load_claims()[key]).decision == "fails"
+
+
+def test_blind_accuracies_are_compared_in_both_directions(tmp_path):
+    plain, ensemble = network("resnet20"), network("en5_resnet20")
+    for seed in range(2):
+        write(tmp_path, plain, seed, 0.7, {"fgsm": 0.5}, source=ensemble)
+        write(tmp_path, ensemble, seed, 0.7, {"fgsm": 0.6}, source=plain)
+    found = evidence(tmp_path)
+    verdict = found.verdict(load_claims()["blind-en5_resnet20-from-resnet20-fgsm"])
+    assert verdict.decision == "holds"
+    assert verdict.effect == pytest.approx(10, abs=1)
+    assert found.measured(Side(plain), "fgsm") is None  # not a white-box attack
+
+
+def test_a_contradiction_of_the_paper_is_said(tmp_path):
+    verdict = evidence(tmp_path).verdict(
+        load_claims()["natural-ensembles-help-en2_resnet110-natural"]
+    )
+    assert verdict.note == "The paper's own numbers contradict it: -0.81 points."
+    table = evidence(tmp_path).table(load_paper().tables["table1"])
+    (row,) = (row for row in table.rows if row.model == "en2_resnet110")
+    assert "94.30" in row.cells[0].note
+
+
+def test_runs_of_another_recipe_do_not_count(tmp_path):
+    write(tmp_path, network("resnet20"), 0, 0.7, setup=Setup(recipe="fast"))
+    for recipe, found in (("fast", True), ("paper", False)):
+        other = evidence(tmp_path / "new", Setup(recipe=recipe), others=[tmp_path])
+        assert (other.measured(Side(network("resnet20")), "natural") is not None) == found
+
+
+def test_contents_of_whatever_runs_there_are(tmp_path):
+    """The recipe of most runs counts, and all seeds that there are."""
+    two(tmp_path, 0.75, 0.70, seeds=(0, 7))
+    odd = write(tmp_path, network("en2_resnet20"), 0, 0.7, setup=Setup(recipe="paper"))
+    runs = [Run.open(path.parent) for path in sorted(tmp_path.rglob("config.yaml"))]
+    assert odd.folder in [run.folder for run in runs]
+    contents = contents_of(runs)
+    (verdict,) = (v for v in contents.verdicts if v.key == NOISE)
+    assert (verdict.decision, verdict.seeds) == ("holds", (0, 7))
+    table = next(table for table in contents.tables if table.key == "table2")
+    cells = {row.model: row.cells[0].measured for row in table.rows}
+    assert cells["en1_resnet20"].seeds == (0, 7)
+    assert cells["en2_resnet20"] is None
+    assert "recipe fast" in table.caption
+    empty = contents_of([])
+    assert {v.decision for v in empty.verdicts} == {"not run"}
+
+
+def test_the_interval_of_a_group_covers():
+    """Over trainings of which each has luck of its own."""
+    generator, covered = seeded(3), 0
+    for _ in range(300):
+        luck = 0.7 + 0.05 * torch.randn(3, 1, generator=generator)
+        scores = (torch.rand(3, 500, generator=generator) < luck).double()
+        mean, low, high = group_accuracy({str(n): one for n, one in enumerate(scores)})
+        assert low <= mean <= high
+        covered += low <= 0.7 <= high
+    assert covered / 300 >= 0.925
