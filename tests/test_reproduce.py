@@ -265,7 +265,6 @@ def test_a_dry_run_measures_and_leaves_nothing(tmp_path, monkeypatch, capsys):
 # Everything.
 
 
-@pytest.mark.slow
 def test_a_smoke_run_of_everything(tmp_path, monkeypatch):
     """All tables, figures and claims, and no figure without a run behind it."""
     monkeypatch.chdir(tmp_path)
