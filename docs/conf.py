@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "EnResNet"
 author = "The EnResNet contributors"
-copyright = "the EnResNet contributors"  # noqa: A001
+copyright = "the EnResNet contributors"
 version = release = version_of("enresnet")
 language = "en"
 

@@ -27,9 +27,9 @@ class CommandHelp(SphinxDirective):
             raise self.error(f"no command {words[0]}")
         printed = io.StringIO()
         size = {"COLUMNS": "80", "LINES": "40", "NO_COLOR": "1", "TERM": "dumb"}
-        with patch.dict(os.environ, size), contextlib.redirect_stdout(printed):
-            with contextlib.suppress(SystemExit):
-                main([*words, "--help"])
+        quiet = contextlib.suppress(SystemExit)
+        with patch.dict(os.environ, size), contextlib.redirect_stdout(printed), quiet:
+            main([*words, "--help"])
         text = printed.getvalue().strip()
         return [nodes.literal_block(text, text, language="text")]
 

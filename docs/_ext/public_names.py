@@ -66,7 +66,7 @@ def summary_of(thing: Any) -> str:
 
 
 class PublicNames(SphinxDirective):
-    """Describe all public names of a package: a table first, then each, by the files they are in."""
+    """Describe the public names of a package: a table first, then each, by file."""
 
     required_arguments = 1
 
@@ -76,21 +76,16 @@ class PublicNames(SphinxDirective):
         files: dict[str, list[str]] = {}
         for name in sorted(public_names(package), key=str.lower):
             files.setdefault(file_of(package, name), []).append(name)
-        own = {
-            file: names for file, names in files.items() if home_of(package, names[0]) == package
-        }
         text = [_table(package), ""]
         for file, names in sorted(files.items()):
-            if file in own:
+            if home_of(package, names[0]) == package:
                 title = file.removeprefix(f"{package}.")
                 about = inspect.getdoc(importlib.import_module(file)) or ""
                 text += [title, "-" * len(title), "", about, ""]
             text += [_entry(package, name) for name in names]
         parsed = self.parse_text_to_nodes("\n".join(text), allow_section_headings=True)
         known = self.env.domains.python_domain.objects
-        for name in public_names(
-            package
-        ):  # a reference that leaves the package open means the home
+        for name in public_names(package):  # where a reference leaves it open, the home is meant
             if home_of(package, name) != package:
                 full = f"{package}.{name}"
                 known[full] = known[full]._replace(aliased=True)
@@ -138,7 +133,7 @@ def _resolve_bare(
 ) -> nodes.reference | None:
     """Resolve a bare name that is public in another package than the one that speaks of it."""
     target = node.get("reftarget", "")
-    if node.get("refdomain") != "py" or node.get("reftype") == "class" and "." in target:
+    if node.get("refdomain") != "py" or (node.get("reftype") == "class" and "." in target):
         return None
     for package in PACKAGES[1:]:
         if target.partition(".")[0] in public_names(package):
