@@ -83,9 +83,11 @@ def _reference(app: Sphinx, page: str, path: Path, line: int = 0) -> nodes.refer
 
 
 def _resolve(app: Sphinx, doctree: nodes.document) -> None:
-    """Let links to files lead to their pages, before Sphinx takes the files for downloads."""
+    """Let links to files and folders lead to their pages, before Sphinx takes the files for downloads."""
     page = app.env.current_document.docname
-    for node in list(doctree.findall(addnodes.download_reference)):
+    files = list(doctree.findall(addnodes.download_reference))
+    others = [x for x in doctree.findall(addnodes.pending_xref) if x.get("reftype") == "myst"]
+    for node in [*files, *others]:
         if path := _place(node, page):
             link = _reference(app, page, path)
             link += node.children
@@ -102,17 +104,14 @@ def _resolve(app: Sphinx, doctree: nodes.document) -> None:
 def _resolve_missing(
     app: Sphinx, env: Any, node: addnodes.pending_xref, content: nodes.Element
 ) -> nodes.reference | None:
-    """Resolve links to folders, and to names that are not public: these lead to their source."""
+    """Let the names of ours that are not public lead to their source."""
     del env
-    page, target = node.get("refdoc", ""), node.get("reftarget", "")
-    if node.get("refdomain") == "py":
-        module, _, name = target.rpartition(".")
-        found = source_of(module, name) if target.startswith("enresnet.") else None
-    else:
-        found = (path, 0) if (path := _place(node, page)) else None
-    if found is None:
+    module, _, name = node.get("reftarget", "").rpartition(".")
+    if node.get("refdomain") != "py" or not module.startswith("enresnet"):
         return None
-    link = _reference(app, page, *found)
+    if (found := source_of(module, name)) is None:
+        return None
+    link = _reference(app, node.get("refdoc", ""), *found)
     link += content
     return link
 
