@@ -8,11 +8,11 @@ import os
 from unittest.mock import patch
 
 from docutils import nodes
+from results_tables import RESULTS, reproduction
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from enresnet.cli import COMMANDS, main
-from results_tables import RESULTS, reproduction
 
 
 def help_of(*words: str) -> str:

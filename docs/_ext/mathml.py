@@ -19,6 +19,7 @@ from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 from sphinx.util import logging
 
+UPRIGHT = r'<mi mathvariant="normal">\1</mi>'
 FONT = "STIXTwoMath-Regular.ttf"
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,9 @@ def mathml(latex: str, *, display: bool, where: nodes.Node | None = None) -> str
         return f"<code>{escape(latex)}</code>"
     if left := re.findall(r"<mi>(\\[a-zA-Z]+)</mi>", drawn):
         logger.warning("mathematics with unknown commands: %s", left, location=where)
+    # Browsers slant single letters; capital Greek ones are upright, and a slash needs no room.
+    drawn = re.sub(r"<mi>([\u0391-\u03a9]|&#x0039[1-9A-F];|&#x003A[0-9];)</mi>", UPRIGHT, drawn)
+    drawn = drawn.replace("<mo>&#x0002F;</mo>", '<mo lspace="0" rspace="0">&#x0002F;</mo>')
     inside = re.fullmatch(r"(<math[^>]*>)(.*)</math>", drawn, re.DOTALL)
     assert inside, drawn
     note = f'<annotation encoding="application/x-tex">{escape(latex)}</annotation>'

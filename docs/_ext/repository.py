@@ -83,7 +83,7 @@ def _reference(app: Sphinx, page: str, path: Path, line: int = 0) -> nodes.refer
 
 
 def _resolve(app: Sphinx, doctree: nodes.document) -> None:
-    """Let links to files and folders lead to their pages, before Sphinx takes the files for downloads."""
+    """Let links to files and folders lead to their pages, rather than to downloads."""
     page = app.env.current_document.docname
     files = list(doctree.findall(addnodes.download_reference))
     others = [x for x in doctree.findall(addnodes.pending_xref) if x.get("reftype") == "myst"]
