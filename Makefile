@@ -36,7 +36,7 @@ test: $(STAMP)
 
 # timm and torchvision ask for a torch of their own, with gigabytes for GPUs; ours will do.
 test-all: $(STAMP)
-	$(PIP) --editable '.[dev,bench,demo,export,networks]' selenium
+	$(PIP) --editable '.[dev,bench,demo,docs,export,networks]' selenium
 	$(PIP) --no-deps timm torchvision
 	$(PYTEST) -m ''
 

@@ -260,12 +260,13 @@ def test_tables_show_what_the_files_hold():
     spec.loader.exec_module(tables)
     text = tables.reproduction()
     for path in ROOT.glob("results/*/*/evaluation.json"):
-        (row,) = re.findall(rf"^\| {path.parent.name} \| \w+ \| \d+ \|.*$", text, re.MULTILINE)
+        section = text.partition(f"## Runs in results/{path.parent.parent.name}\n")[2]
+        (row,) = re.findall(rf"^\| {path.parent.name} \|.*$", section.partition("## ")[0], re.M)
         best = json.loads(path.read_text())["best"]
         for one in [best["natural"], *best["robust"].values()]:
             low, high = one["interval"]
-            shown = f"{100 * one['accuracy']:.1f} ({100 * low:.1f} to {100 * high:.1f}); "
-            assert f"| {shown}{one['images']:,} |" in row
+            assert f"| {100 * one['accuracy']:.1f} ({100 * low:.1f}-{100 * high:.1f}) |" in row
+            assert f", {one['images']:,} images |" in section
     assert "not run" in text
     study = json.loads((ROOT / "results" / "study" / "study.json").read_text())
     assert all(f"| {name.rpartition('-')[0]} |" in text for name in study)

@@ -16,12 +16,14 @@ from typing import Any
 
 import enresnet
 from enresnet.common.tables import as_markdown
+from enresnet.common.text import brief
 from enresnet.models import count_parameters, is_noisy
 from enresnet.training import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
 WRITTEN = RESULTS / "reproduction"  # Markdown that a reproduction wrote is shown as it is
+NOT_RUN = "not run"
 ATTACKS = ("clean", "fgsm", "ifgsm20", "cw", "cw_pixel", "strongest", "autoattack_rand")
 
 
@@ -30,7 +32,7 @@ def reproduction() -> str:
     parts = [path.read_text() for path in sorted(WRITTEN.glob("*.md"))]
     parts += [evaluated(folder) for folder in groups()]
     if (study := RESULTS / "study" / "study.json").is_file():
-        parts.append(settings(study))
+        parts.append(studied(study))
     return "\n\n".join(parts)
 
 
@@ -40,20 +42,29 @@ def groups() -> list[Path]:
 
 
 def evaluated(folder: Path) -> str:
-    """Return a table with a row for each evaluated run of a folder."""
+    """Return a table with a row for each evaluated run of a folder, and what is so for all."""
+    runs = [path.parent for path in sorted(folder.glob("*/evaluation.json"), key=_size)]
+    settings = [_settings(run) for run in runs]
+    accuracies = [_accuracies(run) for run in runs]
+    common = [name for name in settings[0] if len({one[name] for one in settings}) == 1]
+    attacks = [name for name in ATTACKS if any(name in one for one in accuracies)]
     rows = [
-        {"run": path.parent.name, **_run(path.parent), **_accuracies(path.parent)}
-        for path in sorted(folder.glob("*/evaluation.json"), key=_size)
+        {"run": run.name}
+        | {name: value for name, value in own.items() if name not in common}
+        | {_heading(name, accuracies): found.get(name, (NOT_RUN,))[0] for name in attacks}
+        for run, own, found in zip(runs, settings, accuracies, strict=True)
     ]
-    columns = [name for name in rows[0] if name not in ATTACKS]
-    columns += [name for name in ATTACKS if any(name in row for row in rows)]
-    full = [{name: row.get(name, "not run") for name in columns} for row in rows]
-    where = folder.relative_to(ROOT)
+    shared = ", ".join(f"{name} {settings[0][name]}" for name in common)
     about = (
-        "Accuracy of a single prediction in %, with its 95 % interval; after the semicolon the "
-        "number of test images. All but C&W may change a pixel by epsilon."
+        f"All runs: {shared}. Accuracy of a single prediction in %, with its 95 % interval; the "
+        "number of test images is in the heading. All but C&W may change a pixel by epsilon."
     )
-    return f"## Runs in {where}\n\n{as_markdown(full)}\n\n{about}"
+    return f"## Runs in {folder.relative_to(ROOT)}\n\n{as_markdown(rows)}\n\n{about}"
+
+
+def _heading(attack: str, accuracies: list[dict[str, tuple[str, int]]]) -> str:
+    numbers = sorted({one[attack][1] for one in accuracies if attack in one})
+    return f"{attack}, {' or '.join(f'{number:,}' for number in numbers)} images"
 
 
 def _size(path: Path) -> tuple[int, bool, str]:
@@ -62,27 +73,27 @@ def _size(path: Path) -> tuple[int, bool, str]:
     return count_parameters(model), is_noisy(model), path.parent.name
 
 
-def _run(folder: Path) -> dict[str, str]:
+def _settings(folder: Path) -> dict[str, str]:
     config = Run.open(folder).config
     recipe = config.recipe
     return {
         "objective": recipe.objective,
         "epochs": str(recipe.epochs),
         "seed": str(config.seed),
-        "epsilon": f"{recipe.epsilon:.3g}",
+        "epsilon": brief(recipe.epsilon),
     }
 
 
-def _accuracies(folder: Path) -> dict[str, str]:
-    """Return the accuracies of a run's best network, by attack."""
-    return {
-        row["images"]: f"{100 * row['accuracy']:.1f} ({100 * row['low']:.1f} to "
-        f"{100 * row['high']:.1f}); {row['number']:,}"
-        for row in enresnet.load_results(folder, section="best").rows()
-    }
+def _accuracies(folder: Path) -> dict[str, tuple[str, int]]:
+    """Return the accuracies of a run's best network and their numbers of images, by attack."""
+    shown = {}
+    for row in enresnet.load_results(folder, section="best").rows():
+        value, low, high = (f"{100 * row[name]:.1f}" for name in ("accuracy", "low", "high"))
+        shown[row["images"]] = f"{value} ({low}-{high})", row["number"]
+    return shown
 
 
-def settings(path: Path) -> str:
+def studied(path: Path) -> str:
     """Return the table of the study of short recipes, on validation images."""
     rows = _study().table(json.loads(path.read_text()))
     about = (
