@@ -45,7 +45,7 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 80
 add_module_names = False
 napoleon_numpy_docstring = False
-napoleon_custom_sections = [("Shape", "returns_style")]
+napoleon_custom_sections = ["Shape"]
 napoleon_use_rtype = False
 toc_object_entries_show_parents = "hide"
 

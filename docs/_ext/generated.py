@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import textwrap
 from unittest.mock import patch
 
 from docutils import nodes
@@ -22,7 +23,8 @@ def help_of(*words: str) -> str:
     quiet = contextlib.suppress(SystemExit)
     with patch.dict(os.environ, terminal), contextlib.redirect_stdout(printed), quiet:
         main([*words, "--help"])
-    return printed.getvalue().strip()
+    lines = [textwrap.fill(line, 80) for line in printed.getvalue().strip().splitlines()]
+    return "\n".join(lines)
 
 
 class AllCommands(SphinxDirective):
@@ -34,7 +36,7 @@ class AllCommands(SphinxDirective):
 
     def section(self, name: str) -> nodes.section:
         """Return the section of one command."""
-        title = nodes.title("", "", nodes.literal("", f"enresnet {name}"))
+        title = nodes.title("", f"enresnet {name}")
         text = help_of(name)
         section = nodes.section(ids=[f"enresnet-{name}"], names=[f"enresnet {name}"])
         section += [title, nodes.literal_block(text, text, language="text")]

@@ -20,6 +20,7 @@ from sphinx.errors import ExtensionError
 from sphinx.util import logging
 
 UPRIGHT = r'<mi mathvariant="normal">\1</mi>'
+CLOSE = r'<mo lspace="0" rspace="0"\1>\2</mo>'
 FONT = "STIXTwoMath-Regular.ttf"
 logger = logging.getLogger(__name__)
 
@@ -29,16 +30,17 @@ def mathml(latex: str, *, display: bool, where: nodes.Node | None = None) -> str
     latex = latex.strip()
     if display and "\\\\" in latex and "\\begin" not in latex:
         latex = rf"\begin{{aligned}}{latex}\end{{aligned}}"
+    known = latex.replace("{aligned}", "{split}")  # the converter knows the one, not the other
     try:
-        drawn = convert(latex, display="block" if display else "inline")
+        drawn = convert(known, display="block" if display else "inline")
     except Exception as error:
         logger.warning("mathematics cannot be read: %s (%r)", latex, error, location=where)
         return f"<code>{escape(latex)}</code>"
-    if left := re.findall(r"<mi>(\\[a-zA-Z]+)</mi>", drawn):
-        logger.warning("mathematics with unknown commands: %s", left, location=where)
-    # Browsers slant single letters; capital Greek ones are upright, and a slash needs no room.
+    if left := re.findall(r"<m[io]>(\\[a-zA-Z]+|&amp;|&#x00026;)</m[io]>", drawn):
+        logger.warning("mathematics with unknown commands: %s in %s", left, latex, location=where)
+    # Browsers slant single letters; capital Greek ones are upright; slash and bar need no room.
     drawn = re.sub(r"<mi>([\u0391-\u03a9]|&#x0039[1-9A-F];|&#x003A[0-9];)</mi>", UPRIGHT, drawn)
-    drawn = drawn.replace("<mo>&#x0002F;</mo>", '<mo lspace="0" rspace="0">&#x0002F;</mo>')
+    drawn = re.sub(r"<mo(| stretchy=\"false\")>(&#x0002F;|&#x0007C;)</mo>", CLOSE, drawn)
     inside = re.fullmatch(r"(<math[^>]*>)(.*)</math>", drawn, re.DOTALL)
     assert inside, drawn
     note = f'<annotation encoding="application/x-tex">{escape(latex)}</annotation>'

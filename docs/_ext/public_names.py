@@ -76,7 +76,7 @@ class PublicNames(SphinxDirective):
         files: dict[str, list[str]] = {}
         for name in sorted(public_names(package), key=str.lower):
             files.setdefault(file_of(package, name), []).append(name)
-        text = [_table(package), ""]
+        text = [".. highlight:: python", "", _table(package), ""]
         for file, names in sorted(files.items()):
             if home_of(package, names[0]) == package:
                 title = file.removeprefix(f"{package}.")
