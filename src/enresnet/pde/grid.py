@@ -126,7 +126,7 @@ class Grid:
 
     @cached_property
     def squared_waves(self) -> Tensor:
-        """The symbol ``|k|^2`` of minus the Laplacian; n/2 counts in full here, so that it decays."""
+        """The symbol ``|k|^2`` of minus the Laplacian; n/2 counts in full, so that it decays."""
         return (self._whole_waves**2).sum(dim=0)
 
     @cached_property
