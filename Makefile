@@ -10,7 +10,7 @@ ifneq ($(shell cat $(STAMP) 2>/dev/null && $(BIN)/python -c '' 2>/dev/null && ec
 $(shell rm -f $(STAMP))
 endif
 
-.PHONY: install quickstart test test-all bench torture lint format clean
+.PHONY: install quickstart test test-all docs bench torture lint format clean
 
 # torchattacks, an oracle of the tests, asks for torchvision, which it does not import.
 # PIP_CONSTRAINT rather than --constraint: it pins the build environment too.
@@ -36,9 +36,15 @@ test: $(STAMP)
 
 # timm and torchvision ask for a torch of their own, with gigabytes for GPUs; ours will do.
 test-all: $(STAMP)
-	$(PIP) --editable '.[dev,bench,demo,export,networks]' selenium
+	$(PIP) --editable '.[dev,bench,demo,docs,export,networks]' selenium
 	$(PIP) --no-deps timm torchvision
 	$(PYTEST) -m ''
+
+# The documentation site. Every warning is an error; nothing is fetched.
+docs: $(STAMP)
+	$(PIP) --editable '.[dev,docs]'
+	$(BIN)/python -m sphinx --fresh-env --fail-on-warning --keep-going --quiet docs build/docs
+	@echo "the documentation: build/docs/index.html"
 
 # Speed side by side with others, an hour on two cores. BENCH takes other options, such as
 # '--only growth' or '--tiny'.

@@ -65,7 +65,7 @@ def test_the_readme_examples_run_and_are_short(number, tmp_path):
     subprocess.run([sys.executable, "-W", "error", "-c", example], check=True, cwd=tmp_path)
 
 
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("results/**/*.md")]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("results/**/*.md")]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

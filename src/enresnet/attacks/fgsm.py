@@ -1,4 +1,4 @@
-r"""Fast gradient sign method (Eq. 16; Goodfellow et al., 2015).
+r"""Fast gradient sign method (Eq. 15; Goodfellow et al., 2015).
 
 .. math:: x' = x + \epsilon\,\mathrm{sign}(\nabla_x L(x, y))
 """

@@ -73,7 +73,7 @@ class Linf(Ball):
         self.high = _rounded_towards(_moved_inside(wide, epsilon).clamp_(max=1), self.centre)
 
     def ascend(self, point: Tensor, gradient: Tensor, size: float) -> Tensor:
-        """Step by ``size`` in the sign of the gradient (Eqs. 16-17), then clip."""
+        """Step by ``size`` in the sign of the gradient (Eqs. 15-16), then clip."""
         return point.add(gradient.sign(), alpha=size).clamp_(self.low, self.high)
 
     def steepest(self, gradient: Tensor) -> Tensor:

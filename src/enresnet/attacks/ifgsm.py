@@ -1,4 +1,4 @@
-r"""Iterative fast gradient sign method (Eq. 17; Kurakin et al., 2017).
+r"""Iterative fast gradient sign method (Eq. 16; Kurakin et al., 2017).
 
 .. math:: x^{(m)} = \mathrm{Clip}_{x,\epsilon}\{x^{(m-1)}
           + \alpha\,\mathrm{sign}(\nabla_x L(x^{(m-1)}, y))\}, \qquad x^{(0)} = x

@@ -4,7 +4,7 @@ r"""A periodic box of equally spaced points, and calculus on it by Fourier serie
           \dots, n/2 - 1\}^d, \qquad \widehat{\partial_j u}_k = i k_j \hat u_k
 
 Products of two functions alias: modes k and k - n look the same on n points. Keeping only
-|k| < n/3 before and after a product (the 2/3 rule) leaves the kept modes free of aliases.
+``|k| < n/3`` before and after a product (the 2/3 rule) leaves the kept modes free of aliases.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Grid:
 
     @cached_property
     def squared_waves(self) -> Tensor:
-        """The symbol |k|^2 of minus the Laplacian; here n/2 counts in full, so that it decays."""
+        """The symbol ``|k|^2`` of minus the Laplacian; n/2 counts in full, so that it decays."""
         return (self._whole_waves**2).sum(dim=0)
 
     @cached_property

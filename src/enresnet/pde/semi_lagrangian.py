@@ -111,7 +111,7 @@ def solve_rough(
     """Return u(x, 0) on the grid for a rough velocity, given at the grid's points, and terminal f.
 
     The solution keeps the range of f, unlike a spectral one. It is computed on a finer grid
-    (:func:`refinement`): the smaller ``sigma`` and the larger ``diffusions``, the finer and slower.
+    (``refinement``): the smaller ``sigma`` and the larger ``diffusions``, the finer and slower.
 
     Args:
         grid: A grid of 2 dimensions.

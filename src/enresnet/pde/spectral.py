@@ -137,8 +137,8 @@ def solve_forward(
 def largest_stable_step(grid: Grid, velocity: Tensor, *, dealias: bool = True) -> float:
     """Return the largest stable time step for a velocity on the grid; infinite if it is 0.
 
-    A wave k is convected at the rate F.k, at most the largest sum of |F_j| times the largest wave
-    number kept. A Runge-Kutta step is stable up to 2 sqrt(2) over that rate.
+    A wave k is convected at the rate F.k, at most the largest sum of ``|F_j|`` times the largest
+    wave number kept. A Runge-Kutta step is stable up to 2 sqrt(2) over that rate.
 
     Args:
         grid: The grid.

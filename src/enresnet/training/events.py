@@ -107,7 +107,7 @@ class Epoch:
 
     @property
     def score(self) -> float | None:
-        """The accuracy that a network is selected by; None: not validated."""
+        """The accuracy that a network is selected by; None if it was not validated."""
         return selecting(self.validation_natural, self.validation_robust)
 
 

@@ -99,7 +99,7 @@ class Recipe:
     attack_mode: AttackMode = _field(
         "eval", "BatchNorm during the attack in training: eval, or train."
     )
-    noise: float = _field(0.1, "The paper's a: noise of networks created as enK_.")
+    noise: float = _field(0.1, "The paper's a: noise of networks such as en5_resnet20.")
     std_over: StdOver = _field(
         "example", "Noise scales with the std of an example, or of the batch."
     )

@@ -153,7 +153,7 @@ class Trainer:
 
     @property
     def result(self) -> nn.Module:
-        """The network that is validated and kept: the averaged one if the recipe has an ``ema``."""
+        """The network that is validated and kept, the averaged one if the recipe has an ``ema``."""
         return self.model if self._average is None else self._average.model
 
     @property

@@ -98,7 +98,7 @@ class Diagnosis:
 
     @property
     def undecided(self) -> list[MaskingCheck]:
-        """The checks that could not have warned, as on a few images: they say nothing."""
+        """The checks that could not have warned, as on a few images, and so say nothing."""
         return [check for check in self.checks if check.verdict == "undecided"]
 
     @property
