@@ -142,8 +142,7 @@ def create_attack(name: str, **options: Unpack[AttackOptions]) -> Attack:
     for key, value in named.items():
         if given.get(key, value) != value:
             raise ValueError(f"{key}={given[key]!r} contradicts the name {name!r}")
-    usual: dict[str, Any] = {} if kind == "autoattack" else {"eot": None}  # it has its own
-    return ATTACKS[kind](**{**usual, **given, **named})
+    return ATTACKS[kind](**{**given, **named})
 
 
 def _check_options(name: str, kind: str, options: Collection[str]) -> None:
