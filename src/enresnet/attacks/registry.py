@@ -242,6 +242,11 @@ def attack_at(
     return create_attack(name, **options)
 
 
+def name_at(name: str, epsilon: float) -> str:
+    """Return what an attack is called at one of several radii, as in "fgsm at 2/255"."""
+    return f"{name} at {brief(epsilon)}"
+
+
 def with_distinct_names(attacks: Sequence[Attack]) -> dict[str, Attack]:
     """Return attacks by name; those of one name are told apart by what they differ in.
 
@@ -253,7 +258,7 @@ def with_distinct_names(attacks: Sequence[Attack]) -> dict[str, Attack]:
         differing = [key for key in own if any(o.get(key, ...) != own[key] for o in alike)]
         name, radii = attack.name, {o.get("epsilon") for o in alike}
         if "epsilon" in differing:
-            name += f" at {brief(own['epsilon'])}"
+            name = name_at(name, own["epsilon"])
         if len(radii) < len(alike):
             name += "".join(f", {k}={brief(own[k])}" for k in differing if k != "epsilon")
         if name in found:
