@@ -89,12 +89,12 @@ def autoattack_version(model: nn.Module, name: str) -> Attack:
 
 
 OURS: dict[str, Callable[..., Any]] = {
-    "fgsm": partial(FGSM, epsilon=EPSILON),
-    "ifgsm20": partial(IFGSM, epsilon=EPSILON, step_size=STEP),
-    "pgd20": partial(PGD, epsilon=EPSILON, step_size=STEP),
-    "apgd100": partial(APGD, epsilon=EPSILON),
-    "apgd100_dlr": partial(APGD, epsilon=EPSILON, loss="dlr"),
-    "apgd100_t": partial(APGD, epsilon=EPSILON, loss="targeted_dlr"),
+    "fgsm": partial(FGSM, epsilon=EPSILON, eot=1),
+    "ifgsm20": partial(IFGSM, epsilon=EPSILON, step_size=STEP, eot=1),
+    "pgd20": partial(PGD, epsilon=EPSILON, step_size=STEP, eot=1),
+    "apgd100": partial(APGD, epsilon=EPSILON, eot=1),
+    "apgd100_dlr": partial(APGD, epsilon=EPSILON, eot=1, loss="dlr"),
+    "apgd100_t": partial(APGD, epsilon=EPSILON, eot=1, loss="targeted_dlr"),
 }
 NEEDS = {
     **dict.fromkeys(("images", "fgsm", "ifgsm20", "pgd20"), ("torchattacks", "foolbox")),
@@ -167,7 +167,7 @@ def carlini_wagner(model: nn.Module, images: Tensor, labels: Tensor) -> Any:
     """Return the share of images fooled within several sizes, ours and ART's."""
     theirs = art_carlini(model, tuple(images.shape[1:]))
     found = {
-        "ours": CarliniWagner()(model, images, labels),
+        "ours": CarliniWagner(eot=1)(model, images, labels),
         "ART": torch.from_numpy(theirs.generate(images.numpy(), labels.numpy())),
     }
     rows = {}
@@ -183,7 +183,7 @@ def carlini_wagner(model: nn.Module, images: Tensor, labels: Tensor) -> Any:
 
 def randomised(model: nn.Module, images: Tensor, labels: Tensor, journal: Path | None) -> Any:
     """Return strongest beside AutoAttack-rand, both scored over fresh draws."""
-    strongest = Strongest(epsilon=EPSILON, generator=named_generator(0, "strongest"))
+    strongest = Strongest(epsilon=EPSILON, eot=5, generator=named_generator(0, "strongest"))
     rand = AutoAttack(epsilon=EPSILON, version="rand", generator=named_generator(0, "autoattack"))
     result = evaluate(
         model, (images, labels), [rand, strongest], draws=20, batch_size=50, seed=0, journal=journal

@@ -46,7 +46,7 @@ def main() -> None:
 
 def step(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, dtype: torch.dtype) -> None:
     """Craft with one gradient and take the gradient of the weights."""
-    attack = PGD(steps=1, precision="32", generator=torch.Generator().manual_seed(1))
+    attack = PGD(steps=1, eot=1, precision="32", generator=torch.Generator().manual_seed(1))
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
         crafted = attack(model, images, labels, progress=False)
         logits = model(crafted)

@@ -33,7 +33,7 @@ def problem() -> tuple[torch.Tensor, torch.Tensor]:
 
 def step(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> None:
     """Craft images with one gradient and take the gradient of their loss."""
-    attack = PGD(steps=1, generator=torch.Generator().manual_seed(1))
+    attack = PGD(steps=1, eot=1, generator=torch.Generator().manual_seed(1))
     crafted = attack(model, images, labels, progress=False)
     model.zero_grad()
     torch.nn.functional.cross_entropy(model(crafted), labels).backward()

@@ -59,9 +59,9 @@ def generator() -> torch.Generator:
 def minimal_attacks(model: nn.Module) -> dict[str, Minimal]:
     """Return the attacks that look for the smallest perturbation."""
     found: dict[str, Minimal] = {
-        f"fmn{BUDGET}": lambda x, y: FMN(steps=BUDGET)(model, x, y),
+        f"fmn{BUDGET}": lambda x, y: FMN(steps=BUDGET, eot=1)(model, x, y),
         f"fmn{BUDGET // TARGETS}_targeted_all": lambda x, y: FMN(
-            steps=BUDGET // TARGETS, goal="targeted", targets="all", generator=generator()
+            steps=BUDGET // TARGETS, goal="targeted", targets="all", eot=1, generator=generator()
         )(model, x, y),
     }
     if installed("foolbox"):
@@ -84,7 +84,7 @@ def radius_attacks(model: nn.Module) -> dict[str, AtRadius]:
     """Return the attacks that have an epsilon, each with its share of the budget."""
 
     def ours(kind: Any, **options: Any) -> AtRadius:
-        return lambda x, y, radius: kind(epsilon=radius, generator=generator(), **options)(
+        return lambda x, y, radius: kind(epsilon=radius, eot=1, generator=generator(), **options)(
             model, x, y
         )
 

@@ -31,7 +31,7 @@ def main(model: Path = RESULTS, images: int = 2000) -> int:
     pixels, labels = load_data("cifar10").test.batch(slice(images))
     scores = {}
     for precision in ("32", "bf16"):
-        attack = IFGSM(precision=precision)
+        attack = IFGSM(eot=1, precision=precision)
         start = time.perf_counter()
         attacked = attack(network, pixels, labels, batch_size=128, progress=False)
         seconds = time.perf_counter() - start

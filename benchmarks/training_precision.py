@@ -92,7 +92,7 @@ def trained(
     trainer = Trainer(config.create_model(data), data, recipe, seed=seed, engine=engine)
     list(trainer.epochs())
     network = trainer.result.eval()
-    attack = IFGSM(precision="32")
+    attack = IFGSM(eot=1, precision="32")
     attacked = attack(network, pixels, labels, batch_size=128, progress=False)
     return tuple(100 * float(score(network, x, labels).mean()) for x in (pixels, attacked))  # type: ignore[return-value]
 

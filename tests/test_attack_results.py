@@ -67,7 +67,7 @@ def test_progress_moves_while_some_images_are_left_alone():
     labels = LABELS.clone()
     with torch.no_grad():
         labels[:2] = (net(IMAGES[:2]).argmax(dim=1) + 1) % 4  # fooled from the start
-    attack = PGD(epsilon=1e-4, steps=5, restarts=3, generator=seeded())
+    attack = PGD(epsilon=1e-4, steps=5, restarts=3, eot=1, generator=seeded())
     attack(lambda x: net(x), IMAGES, labels, advance=told.append)
     assert sum(told) == attack.passes * len(IMAGES)
     assert max(told) <= len(IMAGES)

@@ -78,7 +78,7 @@ def test_a_clipped_pixel_turns_round_at_once():
     def model(images):  # the margin's slope in the pixel changes its sign after 20 steps
         return torch.cat([50 - next(push) * (images - 1), 0 * images], dim=1)
 
-    attack = CarliniWagner(space="pixel", steps=60, step_size=0.01)
+    attack = CarliniWagner(space="pixel", steps=60, step_size=0.01, eot=1)
     image = torch.ones(1, 1)
     assert attack(model, image, torch.tensor([0])).item() < 0.9
 

@@ -6,12 +6,28 @@ import pytest
 import torch
 from torch import nn
 
-from enresnet.attacks import IFGSM, attack_at, create_attack, list_attacks
+from enresnet.attacks import (
+    APGD,
+    FGSM,
+    FMN,
+    IFGSM,
+    PGD,
+    CarliniWagner,
+    RandomNoise,
+    Square,
+    Strongest,
+    attack_at,
+    create_attack,
+    list_attacks,
+)
+from enresnet.attacks.batch import Batch
 from enresnet.cli import main
 from enresnet.evaluation import evaluate, transfer_matrix
 from enresnet.evaluation.masking.diagnosis import diagnose
 from enresnet.models import create_model, save_model
+from enresnet.training.objectives import OBJECTIVES
 from problems import SmallNet, random_problem, seeded
+from trainings import objective
 
 IMAGES, LABELS = random_problem((6, 3, 8, 8))
 
@@ -61,6 +77,39 @@ def test_the_images_are_those_of_the_number_that_was_used():
             for attack in (create_attack("ifgsm3"), IFGSM(steps=3, eot=eot))
         )
         assert torch.equal(open_one, told)
+
+
+CLASSES = [FGSM, IFGSM, PGD, APGD, CarliniWagner, Square, FMN, RandomNoise, Strongest]
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_a_class_means_what_its_name_means(kind):
+    made = kind()
+    assert made.settings() == create_attack(made.name).settings()
+    for model, expected in MODELS[:2]:
+        assert made.decided(model, IMAGES).eot == expected
+    assert made.eot is None
+
+
+@pytest.mark.parametrize("name", sorted(OBJECTIVES))
+def test_the_attacks_of_training_draw_once(name, monkeypatch):
+    asked = []
+    monkeypatch.setattr("enresnet.attacks.base.usual_eot", lambda *_: asked.append(1) or 5)
+    batches = []
+    monkeypatch.setattr(
+        "enresnet.attacks.base.Batch", lambda **given: batches.append(given) or Batch(**given)
+    )
+    objective(name).craft(network("en1_resnet8"), *random_problem((6, 3, 8, 8)))
+    assert not asked
+    assert {given["eot"] for given in batches} <= {1}
+    assert (name == "natural") == (not batches)
+
+
+def test_networks_that_can_be_followed_are_not_asked(monkeypatch):
+    calls = []
+    monkeypatch.setattr("enresnet.attacks.determinism._answers_alike", lambda *_: calls.append(1))
+    assert IFGSM(steps=3).decided(SmallNet().eval(), IMAGES).eot == 1
+    assert not calls
 
 
 def test_our_networks_are_not_asked(monkeypatch):

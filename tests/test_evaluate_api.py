@@ -10,9 +10,10 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 import enresnet
 from enresnet.attacks import FGSM
 from enresnet.cli import main
+from enresnet.cli.attack_choice import AttackOptions
 from enresnet.data import load_data
 from enresnet.evaluation import Diagnosis
-from enresnet.evaluation.inputs import as_images
+from enresnet.evaluation.inputs import as_images, named_attacks
 from problems import SmallNet, random_problem
 
 PIXELS = torch.randint(256, (24, 3, 8, 8), dtype=torch.uint8)
@@ -292,3 +293,70 @@ def test_the_table_says_how_far_attacks_went():
 def test_what_is_not_an_argument_gets_a_sentence(call, message):
     with pytest.raises(TypeError, match=message):
         call(SmallNet(), random_problem((4, 3, 8, 8)))
+
+
+class TestSeveralRadii:
+    radii = (2 / 255, 0.1)
+
+    def test_each_attack_by_name_is_run_at_each(self):
+        model = SmallNet().eval()
+        names = ["fgsm", "cw5", "noise", "fgsm_l2"]
+        result = enresnet.evaluate(model, PAIRS, names, epsilon=self.radii, draws=1, seed=0)
+        assert list(result.robust) == [
+            *(f"{name} at {radius}" for name in names[:3] for radius in ("2/255", "0.1")),
+            "fgsm_l2",
+        ]
+        for name, value in result.robust.items():
+            attack, _, radius = name.partition(" at ")
+            epsilon = {"2/255": 2 / 255, "0.1": 0.1}.get(radius)
+            alone = enresnet.evaluate(model, PAIRS, attack, epsilon=epsilon or 0.3, draws=1, seed=0)
+            assert torch.equal(result.natural.scores, alone.natural.scores)
+            assert torch.equal(value.scores, alone.robust[attack].scores)
+            assert value.settings == alone.robust[attack].settings
+
+    def test_clean_images_are_scored_once(self):
+        calls, net = [], SmallNet().eval()
+
+        def model(images):
+            calls.append(len(images))
+            return net(images)
+
+        counts = []
+        for radii in ([0.1], [0.1, 0.2, 0.3]):
+            calls.clear()
+            enresnet.evaluate(model, PAIRS, "noise", epsilon=radii, draws=1, seed=0, warn=False)
+            counts.append(sum(calls))
+        assert counts[1] == counts[0] + 2 * 2 * len(PAIRS)  # judged, and scored, at two more radii
+
+    def test_names_are_those_of_the_command_line(self):
+        chosen = AttackOptions(epsilon=self.radii).choose(["fgsm", "cw", "fmn5"], usual=0.2)
+        made = named_attacks(["fgsm", "cw", "fmn5"], None, epsilon=self.radii)
+        assert list(made) == [one.name for one in chosen]
+        assert [a.settings() for a in made.values()] == [one.attack.settings() for one in chosen]
+
+    def test_names_of_ones_own_and_attack_objects(self):
+        made = named_attacks({"mine": "fgsm", "its": FGSM()}, None, epsilon=self.radii)
+        assert list(made) == ["mine at 2/255", "mine at 0.1", "its"]
+        made = named_attacks(["fgsm", FGSM(epsilon=0.3)], None, epsilon=np.array(self.radii))
+        assert list(made) == ["fgsm at 2/255", "fgsm at 0.1", "fgsm at 0.3"]
+        assert list(named_attacks("fgsm", None, epsilon=[0.1])) == ["fgsm"]
+
+    @pytest.mark.parametrize(
+        ("epsilon", "words"),
+        [
+            ([], "epsilon must be a radius or several, each once, found none"),
+            ([0.1, 0.1], "each once, found 0.1, 0.1"),
+            ([0.1, "0.2"], "epsilon must be a number"),
+            ([0.1, 8], "epsilon must be at most 1"),
+            ("0.1", "epsilon must be a number"),
+            ([0.12345, 0.123451], "found 'fgsm at 0.1235' twice"),
+        ],
+    )
+    def test_others_are_refused(self, epsilon, words):
+        with pytest.raises((TypeError, ValueError), match=words):
+            enresnet.evaluate(SmallNet(), PAIRS, "fgsm", epsilon=epsilon)
+
+    def test_transfer_takes_them_too(self):
+        model = SmallNet().eval()
+        result = enresnet.transfer(model, model, PAIRS, "fgsm", epsilon=self.radii, draws=1, seed=0)
+        assert list(result.robust) == ["fgsm at 2/255", "fgsm at 0.1"]

@@ -316,6 +316,29 @@ def test_all_results_in_one_table(capsys):
     assert "it has best" in capsys.readouterr().err
 
 
+def test_a_bad_folder_does_not_hide_the_results_of_others(capsys):
+    assert run("--attacks", "fgsm") == 0
+    Path("bad").mkdir()
+    Path("bad/evaluation.json").write_text('{"best": 3}')
+    capsys.readouterr()
+    files = ["--json", "r.json", "--markdown", "r.md"]
+    for folders in (["bad", "out"], ["out", "bad", "nowhere"]):
+        assert main(["results", *folders, *files]) == 2
+        said = capsys.readouterr()
+        assert "fgsm" in said.out
+        assert "bad/evaluation.json is damaged: its section 'best' must be a map" in said.err
+        assert ("nowhere has no evaluation" in said.err) == ("nowhere" in folders)
+        assert list(json.loads(Path("r.json").read_text())) == ["out"]
+        assert "fgsm" in Path("r.md").read_text()
+        for name in ("r.json", "r.md"):
+            Path(name).unlink()
+    assert main(["results", "bad", *files]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("enresnet: bad/evaluation.json is damaged")
+    assert not Path("r.json").exists()
+
+
 @pytest.mark.parametrize("width", ["80", "200"])
 def test_a_narrow_terminal_breaks_no_number(capsys, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", width)

@@ -104,7 +104,7 @@ def test_only_the_attackers_thread_is_frozen():
         thread.join()
         return images.flatten(1)[:, :4] * 1.0
 
-    FGSM()(model, *random_problem())
+    FGSM(eot=1)(model, *random_problem())
     assert flags == [True]
 
 

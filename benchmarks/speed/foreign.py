@@ -106,8 +106,8 @@ class Pair:
     stops: bool = True  # whether it has an early stop, and a precision
 
 
-_IFGSM = partial(IFGSM, epsilon=EPSILON, step_size=STEP)
-_APGD = partial(APGD, epsilon=EPSILON)
+_IFGSM = partial(IFGSM, epsilon=EPSILON, step_size=STEP, eot=1)
+_APGD = partial(APGD, epsilon=EPSILON, eot=1)
 PAIRS = {
     "ifgsm20_vs_torchattacks": Pair(
         "torchattacks' PGD from the image itself", _torchattacks, _IFGSM, 20, 2.0
@@ -127,7 +127,7 @@ PAIRS = {
     "square_vs_autoattack": Pair(
         "AutoAttack's own Square",
         _autoattack("square"),
-        partial(Square, epsilon=EPSILON),
+        partial(Square, epsilon=EPSILON, eot=1),
         1000,
         1.5,
         share=4,

@@ -53,8 +53,8 @@ class APGD(Attack):
         targets: The number of those classes, for ``"targeted_dlr"``; 9 by default.
         restarts: The number of random starts, for each class; 1 by default.
         norm: The ball: ``"linf"`` (the default) or ``"l2"``.
-        eot: Draws of the model's noise that every gradient averages; 1 by default, None leaves it
-            to the model.
+        eot: Draws of the model's noise that every gradient averages; by default the model decides:
+            5 if it is randomised, else 1.
         precision: Of the gradients: ``"32"``, ``"bf16"``, or ``"auto"`` (the default), which is
             bfloat16, on hardware that computes in it, for networks of this package and for others
             that torch.fx can follow and that answer the same in it.
@@ -85,7 +85,7 @@ class APGD(Attack):
         targets: int = 9,
         restarts: int = 1,
         norm: Norm = "linf",
-        eot: int | None = 1,
+        eot: int | None = None,
         precision: Precision = "auto",
         early_stop: bool = False,
         generator: torch.Generator | None = None,

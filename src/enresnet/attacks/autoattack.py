@@ -62,7 +62,7 @@ class AutoAttack(Attack):
         version: Version = "standard",
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(generator=generator)
+        super().__init__(eot=1, generator=generator)  # it averages by itself
         self.epsilon = check_epsilon(epsilon, "linf")
         self.version = checks.choice("version", version, VERSIONS)
 

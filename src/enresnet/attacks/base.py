@@ -14,7 +14,7 @@ from torch import Tensor
 
 from enresnet.attacks.batch import Batch
 from enresnet.attacks.counting import Classifier
-from enresnet.attacks.determinism import EOT, usual_eot
+from enresnet.attacks.determinism import EOT, FEW, usual_eot
 from enresnet.attacks.failures import AttackFailedError, naming_attack
 from enresnet.attacks.geometry import norms_between
 from enresnet.attacks.inputs import check_classes, check_model_and_images
@@ -33,7 +33,6 @@ Goal = Literal["untargeted", "targeted", "runner_up"]
 ChosenTargets = Literal["random", "least_likely", "runner_up", "all"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
 TARGETS: tuple[ChosenTargets, ...] = get_args(ChosenTargets)
-FEW = 8  # images that a network which is not ours is tried on before it is folded
 LONG = 10  # passes an image from which on that is worth it
 OTHERS = 9  # classes but the label, for the progress: how many there are only the model knows
 
@@ -71,8 +70,9 @@ class Attack(ABC):
 
     Args:
         eot: Draws of the model's own noise that every gradient and judgement averages (expectation
-            over transformation). 1, the default, suits a deterministic model; the paper uses 5 for
-            its ensembles. None leaves it to the model: 1 if it always answers the same, else 5.
+            over transformation). None, the default, leaves it to the model: 1 if it always answers
+            the same, else 5, as in the paper. A model that is neither ours nor one that torch.fx
+            can follow is first asked about some images, in about 70 calls; a number spares them.
         goal: What counts as success: ``"untargeted"``, any class but the label (the default);
             ``"targeted"``, the target class; ``"runner_up"``, the class other than the label that
             the model ranks first on the clean image.
@@ -116,7 +116,7 @@ class Attack(ABC):
     def __init__(
         self,
         *,
-        eot: int | None = 1,
+        eot: int | None = None,
         goal: Goal = "untargeted",
         targets: ChosenTargets | None = None,
         generator: torch.Generator | None = None,

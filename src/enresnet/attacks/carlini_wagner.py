@@ -47,8 +47,8 @@ class CarliniWagner(Attack):
         step_size: The rate of Adam, in units of the space below; 6e-4 by default.
         space: ``"tanh"`` moves u in x' = (tanh u + 1) / 2 (the default), ``"pixel"`` moves the
             pixels themselves, which go about twice as far.
-        eot: Draws of the model's noise behind every gradient and judgement; 1 by default, None
-            leaves it to the model.
+        eot: Draws of the model's noise behind every gradient and judgement; by default the model
+            decides: 5 if it is randomised, else 1.
         goal: What counts as success: ``"untargeted"`` (the default), ``"targeted"`` or
             ``"runner_up"``; see :class:`Attack`.
         targets: How targets of a targeted attack are chosen; see :class:`Attack`.
@@ -74,7 +74,7 @@ class CarliniWagner(Attack):
         steps: int = 50,
         step_size: float = 6e-4,
         space: Space = "tanh",
-        eot: int | None = 1,
+        eot: int | None = None,
         goal: Goal = "untargeted",
         targets: ChosenTargets | None = None,
         generator: torch.Generator | None = None,

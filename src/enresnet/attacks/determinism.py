@@ -1,8 +1,9 @@
 """Whether a model answers twice the same, and how many draws its gradient therefore needs.
 
-Of our own networks it is known. Others are asked: twice on some images and on images near them,
-since noise may show only where no clean image is, and many times on a few, since a call's noise may
-be the same for all its images (one of several networks answers).
+Of our own networks it is known, and of those that torch.fx can follow and that draw nothing. Others
+are asked: twice on some images and on images near them, since noise may show only where no clean
+image is, and many times on a few, since a call's noise may be the same for all its images (one of
+several networks answers).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from enresnet.models.interface import Model, device_of
 EOT = 5  # the paper's, for models with noise
 LOOK = 64  # images that a model is asked about
 NEAR = 8 / 255  # and how far from them others are looked at
+FEW = 8  # images that a network which is not ours is tried on before it is folded
 ASKED = (4, 64)  # few images, many times: noise may be the same for all images of a call
 
 
@@ -32,9 +34,14 @@ def usual_eot(model: Model, images: Tensor) -> int:
 @torch.no_grad()
 def looks_deterministic(model: Model, images: Tensor) -> bool:
     """Return whether a model answers the same about these images, as far as can be seen."""
-    with frozen(model) as call:
+    device = device_of(model, default=images.device)
+    few = images.detach()[:FEW].to(device) if len(images) else None
+    with frozen(model, few=few) as call:
+        if is_deterministic(model, call):
+            return True
         if our_network(model) is not None or len(images) == 0:
-            return is_deterministic(model)
+            return False
+    with frozen(model) as call:  # a folded network answers as itself but for rounding
         chosen = torch.linspace(0, len(images) - 1, min(LOOK, len(images))).long()
         few = images.detach()[chosen.to(images.device)]
         change = torch.rand(few.shape, generator=torch.Generator().manual_seed(0)).to(few) - 0.5

@@ -20,8 +20,8 @@ class FGSM(IFGSM):
         epsilon: The radius of the ball, in units of the image's range [0, 1]; 8/255 in linf and 0.5
             in l2 by default.
         norm: The ball: ``"linf"`` (the default) or ``"l2"``.
-        eot: Draws of the model's noise that every gradient averages; 1 by default, None leaves it
-            to the model.
+        eot: Draws of the model's noise that every gradient averages; by default the model decides:
+            5 if it is randomised, else 1.
         goal: What counts as success: ``"untargeted"`` (the default), ``"targeted"`` or
             ``"runner_up"``; see :class:`Attack`.
         targets: How targets of a targeted attack are chosen; see :class:`Attack`.
@@ -46,7 +46,7 @@ class FGSM(IFGSM):
         *,
         epsilon: float | None = None,
         norm: Norm = "linf",
-        eot: int | None = 1,
+        eot: int | None = None,
         goal: Goal = "untargeted",
         targets: ChosenTargets | None = None,
         precision: Precision = "auto",

@@ -65,8 +65,8 @@ class FMN(Attack):
         gamma: By which share the radius changes in the first step, from 0 to 1; 0.05 by default. In
             the last it is 0.001.
         norm: What is minimised: ``"linf"`` (the default) or ``"l2"``.
-        eot: Draws of the model's noise behind every gradient and judgement; 1 by default, None
-            leaves it to the model.
+        eot: Draws of the model's noise behind every gradient and judgement; by default the model
+            decides: 5 if it is randomised, else 1.
         goal: What counts as success: ``"untargeted"`` (the default), ``"targeted"`` or
             ``"runner_up"``; see :class:`Attack`.
         targets: How targets of a targeted attack are chosen; see :class:`Attack`. Of ``"all"`` the
@@ -97,7 +97,7 @@ class FMN(Attack):
         step_size: float = 1.0,
         gamma: float = 0.05,
         norm: Norm = "linf",
-        eot: int | None = 1,
+        eot: int | None = None,
         goal: Goal = "untargeted",
         targets: ChosenTargets | None = None,
         precision: Precision = "32",

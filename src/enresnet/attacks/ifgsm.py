@@ -31,8 +31,8 @@ class IFGSM(Attack):
             the paper's 2/255 at 8/255.
         steps: The number of steps; 20 by default.
         norm: The ball: ``"linf"`` (the default) or ``"l2"``.
-        eot: Draws of the model's noise that every gradient averages; 1 by default, None leaves it
-            to the model.
+        eot: Draws of the model's noise that every gradient averages; by default the model decides:
+            5 if it is randomised, else 1.
         goal: What counts as success: ``"untargeted"`` (the default), ``"targeted"`` or
             ``"runner_up"``; see :class:`Attack`.
         targets: How targets of a targeted attack are chosen; see :class:`Attack`.
@@ -62,7 +62,7 @@ class IFGSM(Attack):
         step_size: float | None = None,
         steps: int = 20,
         norm: Norm = "linf",
-        eot: int | None = 1,
+        eot: int | None = None,
         goal: Goal = "untargeted",
         targets: ChosenTargets | None = None,
         precision: Precision = "auto",

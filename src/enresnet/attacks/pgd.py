@@ -36,8 +36,8 @@ class PGD(IFGSM):
         steps: The number of steps from each start; 20 by default.
         restarts: The number of random starts; 1 by default.
         norm: The ball: ``"linf"`` (the default) or ``"l2"``.
-        eot: Draws of the model's noise that every gradient averages; 1 by default, None leaves it
-            to the model.
+        eot: Draws of the model's noise that every gradient averages; by default the model decides:
+            5 if it is randomised, else 1.
         goal: What counts as success: ``"untargeted"`` (the default), ``"targeted"`` or
             ``"runner_up"``; see :class:`Attack`.
         targets: How targets of a targeted attack are chosen; see :class:`Attack`.
@@ -71,7 +71,7 @@ class PGD(IFGSM):
         steps: int = 20,
         restarts: int = 1,
         norm: Norm = "linf",
-        eot: int | None = 1,
+        eot: int | None = None,
         goal: Goal = "untargeted",
         targets: ChosenTargets | None = None,
         precision: Precision = "auto",

@@ -28,8 +28,8 @@ class RandomNoise(Attack):
             in l2 by default.
         restarts: The number of points, of which the worst is kept; 1 by default.
         norm: The ball: ``"linf"`` (the default) or ``"l2"``.
-        eot: Draws of the model's noise that the judgement of a point averages; 1 by default, None
-            leaves it to the model.
+        eot: Draws of the model's noise that the judgement of a point averages; by default the model
+            decides: 5 if it is randomised, else 1.
         goal: What counts as success: ``"untargeted"`` (the default), ``"targeted"`` or
             ``"runner_up"``; see :class:`Attack`.
         targets: How targets of a targeted attack are chosen; see :class:`Attack`.
@@ -55,7 +55,7 @@ class RandomNoise(Attack):
         epsilon: float | None = None,
         restarts: int = 1,
         norm: Norm = "linf",
-        eot: int | None = 1,
+        eot: int | None = None,
         goal: Goal = "untargeted",
         targets: ChosenTargets | None = None,
         generator: torch.Generator | None = None,

@@ -142,8 +142,7 @@ def create_attack(name: str, **options: Unpack[AttackOptions]) -> Attack:
     for key, value in named.items():
         if given.get(key, value) != value:
             raise ValueError(f"{key}={given[key]!r} contradicts the name {name!r}")
-    usual: dict[str, Any] = {} if kind == "autoattack" else {"eot": None}  # it has its own
-    return ATTACKS[kind](**{**usual, **given, **named})
+    return ATTACKS[kind](**{**given, **named})
 
 
 def _check_options(name: str, kind: str, options: Collection[str]) -> None:
@@ -243,6 +242,11 @@ def attack_at(
     return create_attack(name, **options)
 
 
+def name_at(name: str, epsilon: float) -> str:
+    """Return what an attack is called at one of several radii, as in "fgsm at 2/255"."""
+    return f"{name} at {brief(epsilon)}"
+
+
 def with_distinct_names(attacks: Sequence[Attack]) -> dict[str, Attack]:
     """Return attacks by name; those of one name are told apart by what they differ in.
 
@@ -254,7 +258,7 @@ def with_distinct_names(attacks: Sequence[Attack]) -> dict[str, Attack]:
         differing = [key for key in own if any(o.get(key, ...) != own[key] for o in alike)]
         name, radii = attack.name, {o.get("epsilon") for o in alike}
         if "epsilon" in differing:
-            name += f" at {brief(own['epsilon'])}"
+            name = name_at(name, own["epsilon"])
         if len(radii) < len(alike):
             name += "".join(f", {k}={brief(own[k])}" for k in differing if k != "epsilon")
         if name in found:

@@ -47,8 +47,8 @@ class Square(Attack):
         steps: The number of squares tried; 1000 by default.
         share: The share of an image's pixels in the first squares, from 0 to 1; 0.8 by default. It
             is halved nine times during the search.
-        eot: Draws of the model's noise that every comparison averages; 1 by default, None leaves it
-            to the model.
+        eot: Draws of the model's noise that every comparison averages; by default the model
+            decides: 5 if it is randomised, else 1.
         goal: What counts as success: ``"untargeted"`` (the default), ``"targeted"`` or
             ``"runner_up"``; see :class:`Attack`.
         targets: How targets of a targeted attack are chosen; see :class:`Attack`.
@@ -74,7 +74,7 @@ class Square(Attack):
         epsilon: float | None = None,
         steps: int = 1000,
         share: float = 0.8,
-        eot: int | None = 1,
+        eot: int | None = None,
         goal: Goal = "untargeted",
         targets: ChosenTargets | None = None,
         generator: torch.Generator | None = None,

@@ -110,6 +110,7 @@ class AttackOptions:
     def _one(
         self, name: str, radius: float | None, usual: float, options: dict[str, Any]
     ) -> ChosenAttack:
+        from enresnet.attacks.registry import name_at
         from enresnet.evaluation.sections import ChosenAttack
 
         if self.restarts is not None and _has_restarts(name):
@@ -121,12 +122,12 @@ class AttackOptions:
             own = usual if radius is None else radius
             attack = attacks.attack_at(name, own, **options)
             entry = attack.name  # it says which targets
-            shown = f"{entry} at {brief(own)}" if len(self.epsilon) > 1 else entry
+            shown = name_at(entry, own) if len(self.epsilon) > 1 else entry
             return ChosenAttack(shown, attack, own, entry)
         attack = attacks.attack_at(name, usual, epsilon_l2=radius, **options)
         entry = attack.name
-        if radius not in (None, attacks.DEFAULT_EPSILON["l2"]):
-            entry += f" at {brief(radius)}"
+        if radius is not None and radius != attacks.DEFAULT_EPSILON["l2"]:
+            entry = name_at(entry, radius)
         return ChosenAttack(entry, attack, usual, entry)
 
     def _check(self, names: Sequence[str]) -> None:

@@ -17,13 +17,18 @@ from torch.utils.data import (
 )
 
 from enresnet.attacks import DEFAULT_EPSILON, Attack, attack_at
+from enresnet.attacks.ifgsm import check_epsilon
 from enresnet.attacks.inputs import check_classes, check_model_and_images
-from enresnet.attacks.registry import with_distinct_names
+from enresnet.attacks.registry import name_at, with_distinct_names
+from enresnet.common.text import brief
 from enresnet.data import DataSet, Images, from_dataset
 from enresnet.evaluation.accuracy import NATURAL
 
 Attacks = str | Attack | Sequence[str | Attack] | Mapping[str, str | Attack]
 """One attack or several, themselves or by name, or with the names that results are to have."""
+
+Epsilons = float | Sequence[float] | None
+"""The radius in linf of attacks that are given by name, several, or the usual one."""
 
 
 def as_images(dataset: Any) -> Images:
@@ -89,9 +94,13 @@ def _from_loader(loader: DataLoader[Any]) -> Images:
 
 
 def named_attacks(
-    attacks: Attacks, seed: int | None, *, epsilon: float | None = None
+    attacks: Attacks, seed: int | None, *, epsilon: Epsilons = None
 ) -> dict[str, Attack]:
-    """Return the attacks by the names that their results get; ``epsilon`` is for those by name."""
+    """Return the attacks by the names that their results get.
+
+    ``epsilon`` is for attacks by name. At several radii those in linf are made once for each, and
+    called as on the command line.
+    """
     if isinstance(attacks, str | Attack):
         attacks = [attacks]
     if isinstance(attacks, type) or not isinstance(attacks, Iterable):
@@ -101,10 +110,19 @@ def named_attacks(
         )
     names = list(attacks) if isinstance(attacks, Mapping) else None
     given = list(attacks.values() if isinstance(attacks, Mapping) else attacks)
-    radius = DEFAULT_EPSILON["linf"] if epsilon is None else epsilon
-    made = [attack_at(one, radius, seed=seed) if isinstance(one, str) else one for one in given]
+    radii = _radii(epsilon)
     if epsilon is not None and not any(isinstance(one, str) for one in given):
         raise ValueError("epsilon is for attacks by name; attack objects have their own")
+    for name in names or ():
+        if not isinstance(name, str) or name in ("", NATURAL):
+            raise ValueError(f"attacks must be named by words other than {NATURAL}, found {name!r}")
+    made: list[Attack] = []
+    called: list[str | None] = []  # None where what it is called depends on the others
+    for one, own in zip(given, names or [None] * len(given), strict=True):
+        several = isinstance(one, str) and "_l2" not in one and len(radii) > 1
+        for radius in radii if several else radii[:1]:
+            made.append(attack_at(one, radius, seed=seed) if isinstance(one, str) else one)
+            called.append(name_at(own or made[-1].name, radius) if several else own)
     for attack in made:
         if not isinstance(attack, Attack):
             raise TypeError(
@@ -117,9 +135,25 @@ def named_attacks(
                 f"those an attack helps the model; name it {attack.name}_random, _least_likely, "
                 "_runner_up or _all, or choose them by --targets or targets='random'"
             )
-    if names is None:
-        return with_distinct_names(made)
-    for name in names:
-        if not isinstance(name, str) or name in ("", NATURAL):
-            raise ValueError(f"attacks must be named by words other than {NATURAL}, found {name!r}")
-    return dict(zip(names, made, strict=True))
+    distinct = with_distinct_names(made) if None in called else made
+    found: dict[str, Attack] = {}
+    for attack, own, usual in zip(made, called, distinct, strict=True):
+        name = str(usual) if own is None else own
+        if name in found:
+            raise ValueError(f"attacks must be told apart by their names, found {name!r} twice")
+        found[name] = attack
+    return found
+
+
+def _radii(epsilon: Epsilons) -> list[float]:
+    """Return the radii in linf that attacks are at."""
+    if epsilon is None:
+        return [DEFAULT_EPSILON["linf"]]
+    if isinstance(epsilon, str) or not isinstance(epsilon, Sequence | np.ndarray):
+        return [epsilon]  # what is no number the attacks refuse
+    given = np.atleast_1d(epsilon) if isinstance(epsilon, np.ndarray) else epsilon
+    radii = [check_epsilon(radius, "linf") for radius in given]
+    if not radii or len(set(radii)) < len(radii):
+        shown = ", ".join(map(brief, radii)) or "none"
+        raise ValueError(f"epsilon must be a radius or several, each once, found {shown}")
+    return radii

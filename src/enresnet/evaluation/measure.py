@@ -11,7 +11,7 @@ from torch import Tensor
 from enresnet.data import Images
 from enresnet.evaluation.accuracy import Accuracy
 from enresnet.evaluation.evaluation import Evaluation
-from enresnet.evaluation.inputs import Attacks, named_attacks
+from enresnet.evaluation.inputs import Attacks, Epsilons, named_attacks
 from enresnet.evaluation.journal import Journals
 from enresnet.evaluation.matrix import OWN, TransferMatrix
 from enresnet.evaluation.options import EvaluationOptions
@@ -25,7 +25,7 @@ def evaluate(
     dataset: Images | tuple[Tensor, Tensor] | Any,
     attacks: Attacks = (),
     *,
-    epsilon: float | None = None,
+    epsilon: Epsilons = None,
     draws: int = 10,
     batch_size: int = 128,
     limit: int | None = None,
@@ -50,6 +50,8 @@ def evaluate(
             By default none: only clean images are scored.
         epsilon: Largest change of a pixel by attacks that are given by name, in units of the range
             [0, 1]; 8/255 by default. The command line takes the one a run was trained against.
+            Several, as in ``[2 / 255, 8 / 255]``, run each attack in linf at each of them, as "fgsm
+            at 2/255"; clean images are scored once.
         draws: Predictions that every image is scored over; 10 by default, 1 for a deterministic
             model.
         batch_size: Images that meet the model at once; 128 by default.
@@ -99,7 +101,7 @@ def transfer(
     dataset: Images | tuple[Tensor, Tensor] | Any,
     attacks: Attacks,
     *,
-    epsilon: float | None = None,
+    epsilon: Epsilons = None,
     draws: int = 10,
     batch_size: int = 128,
     limit: int | None = None,
@@ -120,7 +122,7 @@ def transfer(
         target: The model that classifies.
         dataset: As for :func:`evaluate`, and so are all arguments that follow.
         attacks: One or several, themselves or by name.
-        epsilon: Of attacks that are given by name; 8/255 by default.
+        epsilon: Of attacks that are given by name, one or several; 8/255 by default.
         draws: Predictions that every image is scored over; 10 by default.
         batch_size: Images that meet a model at once; 128 by default.
         limit: Use only the first so many images; None, the default, for all.
@@ -161,7 +163,7 @@ def transfer_matrix(
     dataset: Images | tuple[Tensor, Tensor] | Any,
     attacks: Attacks,
     *,
-    epsilon: float | None = None,
+    epsilon: Epsilons = None,
     draws: int = 10,
     batch_size: int = 128,
     limit: int | None = None,
@@ -182,7 +184,7 @@ def transfer_matrix(
         targets: The models that classify, by name.
         dataset: As for :func:`evaluate`, and so are all arguments that follow.
         attacks: One or several, themselves or by name.
-        epsilon: Of attacks that are given by name; 8/255 by default.
+        epsilon: Of attacks that are given by name, one or several; 8/255 by default.
         draws: Predictions that every image is scored over; 10 by default.
         batch_size: Images that meet a model at once; 128 by default.
         limit: Use only the first so many images; None, the default, for all.

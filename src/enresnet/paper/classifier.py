@@ -177,6 +177,7 @@ def _trained(
     attack = PGD(
         epsilon=epsilon / (2 * HALF_WIDTH),
         steps=20,
+        eot=1,  # a prediction averages draws itself
         precision="32",
         generator=named_generator(seed, "attack"),
     )

@@ -80,6 +80,7 @@ class CollapseGuard:
         attack = PGD(
             epsilon=self._recipe.epsilon,
             steps=STEPS,
+            eot=1,
             generator=named_generator(self._seed, f"collapse guard {engine.rank}"),
         )
         own = engine.share_of(len(self._labels))

@@ -100,8 +100,8 @@ class Strongest(Attack):
         budget: The most gradient evaluations an image takes; 1000 by default, at least 100. Square
             takes up to as many steps, without gradients. It stops early on images where it makes
             too little progress, unless gradients are absent or misleading there.
-        eot: Draws of the model's noise that a gradient averages; 5 by default, fewer where the
-            budget would not last for ten steps. None leaves it to the model.
+        eot: Draws of the model's noise that a gradient averages; by default the model decides:
+            5 if it is randomised, else 1. Fewer where the budget would not last for ten steps.
         precision: Of the gradients: ``"32"``, ``"bf16"``, or ``"auto"`` (the default), which is
             bfloat16, on hardware that computes in it, for networks of this package and for others
             that torch.fx can follow and that answer the same in it.
@@ -126,7 +126,7 @@ class Strongest(Attack):
         *,
         epsilon: float | None = None,
         budget: int = 1000,
-        eot: int | None = EOT,
+        eot: int | None = None,
         precision: Precision = "auto",
         generator: torch.Generator | None = None,
     ) -> None:
@@ -301,6 +301,7 @@ class Strongest(Attack):
                     epsilon=self.epsilon,
                     steps=search.steps,
                     loss=search.loss,
+                    eot=search.draws,
                     early_stop=surrogate.name == "itself",  # what fools another may not fool it
                 )
                 size = self.epsilon / 2 if search.warm else 2 * self.epsilon

@@ -26,7 +26,9 @@ class FGSMRS(Objective):
     def __init__(self, recipe: Recipe, generator: torch.Generator) -> None:
         super().__init__(recipe, generator)
         step = OVERSHOOT * recipe.epsilon
-        self.attack = PGD(epsilon=recipe.epsilon, step_size=step, steps=1, generator=generator)
+        self.attack = PGD(
+            epsilon=recipe.epsilon, step_size=step, steps=1, eot=1, generator=generator
+        )
 
     def craft(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         """Return the images after the step."""

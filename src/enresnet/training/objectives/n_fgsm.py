@@ -28,7 +28,7 @@ class NFGSM(Objective):
 
     def __init__(self, recipe: Recipe, generator: torch.Generator) -> None:
         super().__init__(recipe, generator)
-        self.attack = NoisyStep(epsilon=recipe.epsilon, steps=1, generator=generator)
+        self.attack = NoisyStep(epsilon=recipe.epsilon, steps=1, eot=1, generator=generator)
 
     def craft(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         """Return the images after noise and step."""

@@ -35,5 +35,6 @@ def training_attack(recipe: Recipe, generator: torch.Generator) -> PGD:
         epsilon=recipe.epsilon,
         step_size=recipe.step_size,
         steps=recipe.steps,
+        eot=1,  # as in Algorithm 1: fresh noise in every step
         generator=generator,
     )

@@ -38,6 +38,7 @@ class RSLAD(Objective):
             epsilon=self.recipe.epsilon,
             step_size=self.recipe.step_size,
             steps=self.recipe.steps,
+            eot=1,
             generator=self.generator,
         )
         return self._attacked(attack, model, images, labels)
@@ -68,7 +69,11 @@ class OneStepRSLAD(RSLAD):
     def craft(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         """Return the images after noise and a step away from the teacher's answers."""
         attack = TeacherStep(
-            self._answers(images), epsilon=self.recipe.epsilon, steps=1, generator=self.generator
+            self._answers(images),
+            epsilon=self.recipe.epsilon,
+            steps=1,
+            eot=1,
+            generator=self.generator,
         )
         return self._attacked(attack, model, images, labels)
 

@@ -31,6 +31,7 @@ class TRADES(Objective):
             epsilon=recipe.epsilon,
             step_size=recipe.step_size,
             steps=recipe.steps,
+            eot=1,
             generator=generator,
         )
 
