@@ -52,13 +52,13 @@ toc_object_entries_show_parents = "hide"
 # Strict: what is linked must be there. The types of other packages are not ours to resolve.
 nitpicky = True
 nitpick_ignore_regex = [
-    (r"py:.*", r"(abc|collections|contextlib|os|pathlib|typing|dict\[str)(\..*)?"),
+    (r"py:.*", r"(abc|collections|contextlib|os|pathlib|typing|dict\[str|tuple\[float)(\..*)?"),
     (
         r"py:.*",
         r"(torch|Tensor|numpy|np|nn|PIL|matplotlib|lightning_fabric|huggingface_hub)(\..*)?",
     ),
     (r"py:meth", r"save_pretrained|push_to_hub"),  # of huggingface_hub
-    (r"py:class", r"CheckpointName|Interval|Scored|Source"),  # short names of types
+    (r"py:class", r"CheckpointName|Figure4|Interval|Scored|Source"),  # short names of types
     (r"py:exc", r"InterruptedTrainingError|LostProcessError"),
 ]
 
