@@ -7,9 +7,11 @@ the clean accuracy spans up to the largest radius,
 .. math:: \text{optimality}(a) = \frac{A_{\text{clean}} - A_a}{A_{\text{clean}} - A_{\text{best}}}
 
 so that 1 means equal to the envelope. All attacks are in linf and have the same budget: about 1,000
-forward and 1,000 backward passes an image for the whole curve. FMN spends it in one run. An attack
-with an epsilon spends it in a bisection: four runs of 250 steps find the smallest of 15 radii at
-which an image is lost. Square has no backward passes and takes 2,000 forward ones.
+forward and 1,000 backward passes an image. FMN spends it in one run, for the whole curve. An
+attack with an epsilon is run four times: a bisection finds the smallest of 15 radii at which an
+image is lost. With ``--budget curve`` its four runs share the 1,000 passes, as AttackBench counts
+them; with ``--budget run`` each run has them, as an evaluation at one radius would. Square has no
+backward passes and takes twice as many forward ones.
 
 ``python benchmarks/optimality.py --images 100 --networks resnet8@digits`` takes some minutes on one
 core. Attacks of packages that are not installed are left out, with a sentence. Every row is written
@@ -24,7 +26,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import tyro
@@ -43,7 +45,8 @@ RESULTS = Path(__file__).parent.parent / "results" / "cifar10"
 BUDGET, ROUNDS, TARGETS = 1000, 4, 9
 RADII = 2**ROUNDS - 1
 LARGEST = {"digits": 0.36, "cifar10": 24 / 255}
-STEPS = BUDGET // ROUNDS
+Budget = Literal["curve", "run"]
+STEPS: dict[Budget, int] = {"curve": BUDGET // ROUNDS, "run": 900}
 
 AtRadius = Callable[[Tensor, Tensor, float], Tensor]
 """From images, labels and a radius to attacked images."""
@@ -80,8 +83,9 @@ def minimal_attacks(model: nn.Module) -> dict[str, Minimal]:
     return found
 
 
-def radius_attacks(model: nn.Module) -> dict[str, AtRadius]:
-    """Return the attacks that have an epsilon, each with its share of the budget."""
+def radius_attacks(model: nn.Module, steps: int) -> dict[str, AtRadius]:
+    """Return the attacks that have an epsilon, with so many passes a run."""
+    each = steps // TARGETS
 
     def ours(kind: Any, **options: Any) -> AtRadius:
         return lambda x, y, radius: kind(epsilon=radius, eot=1, generator=generator(), **options)(
@@ -89,13 +93,13 @@ def radius_attacks(model: nn.Module) -> dict[str, AtRadius]:
         )
 
     found = {
-        f"pgd{STEPS}": ours(PGD, steps=STEPS, early_stop=True),
-        f"apgd{STEPS}": ours(APGD, steps=STEPS, early_stop=True),
-        f"apgd{STEPS}_dlr": ours(APGD, steps=STEPS, loss="dlr", early_stop=True),
-        f"apgd{STEPS // TARGETS}_t": ours(
-            APGD, steps=STEPS // TARGETS, loss="targeted_dlr", targets=TARGETS, early_stop=True
+        f"pgd{steps}": ours(PGD, steps=steps, early_stop=True),
+        f"apgd{steps}": ours(APGD, steps=steps, early_stop=True),
+        f"apgd{steps}_dlr": ours(APGD, steps=steps, loss="dlr", early_stop=True),
+        f"apgd{each}_t": ours(
+            APGD, steps=each, loss="targeted_dlr", targets=TARGETS, early_stop=True
         ),
-        f"square{2 * STEPS}": ours(Square, steps=2 * STEPS),
+        f"square{2 * steps}": ours(Square, steps=2 * steps),
     }
     if installed("pyautoattack"):
         from pyautoattack.autopgd_base import APGDAttack_targeted
@@ -103,7 +107,7 @@ def radius_attacks(model: nn.Module) -> dict[str, AtRadius]:
         def autoattack(images: Tensor, labels: Tensor, radius: float) -> Tensor:
             attack = APGDAttack_targeted(
                 model,
-                n_iter=STEPS // TARGETS,
+                n_iter=each,
                 n_restarts=1,
                 norm="Linf",
                 eps=radius,
@@ -114,7 +118,7 @@ def radius_attacks(model: nn.Module) -> dict[str, AtRadius]:
             attacked: Tensor = attack.perturb(images, labels)
             return attacked
 
-        found[f"AutoAttack APGD-T {STEPS // TARGETS}"] = autoattack
+        found[f"AutoAttack APGD-T {each}"] = autoattack
     if installed("foolbox"):
         import foolbox
 
@@ -122,12 +126,12 @@ def radius_attacks(model: nn.Module) -> dict[str, AtRadius]:
 
         def pgd(images: Tensor, labels: Tensor, radius: float) -> Tensor:
             torch.manual_seed(0)
-            attacked: Tensor = foolbox.attacks.LinfPGD(steps=STEPS).run(
+            attacked: Tensor = foolbox.attacks.LinfPGD(steps=steps).run(
                 wrapped, images, labels, epsilon=radius
             )
             return attacked
 
-        found[f"foolbox LinfPGD {STEPS}"] = pgd
+        found[f"foolbox LinfPGD {steps}"] = pgd
     return found
 
 
@@ -200,7 +204,7 @@ def networks_here() -> list[str]:
     return ["resnet8@digits", *runs]
 
 
-def compare(name: str, images: int, kept: Kept) -> list[dict[str, str]]:
+def compare(name: str, images: int, budget: Budget, kept: Kept) -> list[dict[str, str]]:
     """Return a row for each attack on a network."""
     folder = Path(name)
     model = load_model(folder / "best.safetensors" if folder.is_dir() else name).eval()
@@ -215,7 +219,7 @@ def compare(name: str, images: int, kept: Kept) -> list[dict[str, str]]:
             },
             **{
                 n: lambda a=a: by_bisection(model, a, x, y, largest)
-                for n, a in radius_attacks(model).items()
+                for n, a in radius_attacks(model, STEPS[budget]).items()
             },
         }
         for attack, run in work.items():
@@ -233,7 +237,7 @@ def compare(name: str, images: int, kept: Kept) -> list[dict[str, str]]:
         for n, v in stored.items()
     }
     found = optimalities(norms, clean, largest)
-    kept.put(f"{title}: optimality", {n: round(value, 4) for n, value in found.items()})
+    kept.put(f"{title}: optimality, {budget}", {n: round(v, 4) for n, v in found.items()})
     return [
         {
             "network": title,
@@ -250,6 +254,7 @@ def main(
     *,
     networks: tuple[str, ...] = (),
     images: int = 100,
+    budget: Budget = "curve",
     json: Path | None = None,
 ) -> None:
     """Print the local optimality of each attack.
@@ -258,6 +263,7 @@ def main(
         networks: Names or folders of networks; by default resnet8@digits, and those of
             results/cifar10 with their noise off if CIFAR-10 is there.
         images: How many of the test images to use.
+        budget: Whether the runs of an attack at several radii share its passes, or each has them.
         json: Keep every row in this file as it comes, and go on from it.
     """
     warnings.simplefilter("ignore")
@@ -266,7 +272,7 @@ def main(
         if not installed(package):
             print(f"{package} is not installed: its attacks are left out", file=sys.stderr)
     for name in networks or networks_here():
-        rows = compare(name, images, kept)
+        rows = compare(name, images, budget, kept)
         print_table(rows, caption="1 is the best of all attacks, image by image.")
 
 
