@@ -18,19 +18,19 @@ import enresnet
 from enresnet.common.tables import as_markdown
 from enresnet.common.text import brief
 from enresnet.models import count_parameters, is_noisy
+from enresnet.paper import contents_of, outputs
+from enresnet.report import find_runs
 from enresnet.training import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
-WRITTEN = RESULTS / "reproduction"  # Markdown that a reproduction wrote is shown as it is
 NOT_RUN = "not run"
 ATTACKS = ("clean", "fgsm", "ifgsm20", "cw", "cw_pixel", "strongest", "autoattack_rand")
 
 
 def reproduction() -> str:
     """Return all tables as Markdown."""
-    parts = [path.read_text() for path in sorted(WRITTEN.glob("*.md"))]
-    parts += [evaluated(folder) for folder in groups()]
+    parts = [claimed(), *(evaluated(folder) for folder in groups())]
     if (study := RESULTS / "study" / "study.json").is_file():
         parts.append(studied(study))
     return "\n\n".join(parts)
@@ -38,7 +38,20 @@ def reproduction() -> str:
 
 def groups() -> list[Path]:
     """Return the folders in ``results`` that hold evaluated runs."""
-    return sorted({path.parent.parent for path in RESULTS.glob("*/*/evaluation.json")})
+    return sorted({path.parent.parent for path in RESULTS.rglob("evaluation.json")})
+
+
+def claimed() -> str:
+    """Return the claims of the paper that runs were measured for, with their verdicts."""
+    contents = contents_of(find_runs([RESULTS]).runs)
+    told = [verdict for verdict in contents.verdicts if verdict.decision != "not run"]
+    rows = [
+        {name: words for name, words in row.items() if name != "note"}
+        for row in outputs.claim_rows(told)
+    ]
+    counts = outputs.claim_counts(contents.verdicts)
+    about = f"The claims of the paper: {counts}. {outputs.CLAIMS_CAPTION}"
+    return f"## Claims\n\n{as_markdown(rows)}\n\n{about}"
 
 
 def evaluated(folder: Path) -> str:
