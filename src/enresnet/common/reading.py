@@ -146,7 +146,7 @@ class _Loader(yaml.SafeLoader):
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         if len(node.value) > MOST_DIGITS:
             raise self._refusal(f"an integer of {len(node.value)} digits", node)
-        return int(super().construct_yaml_int(node))  # type: ignore[no-untyped-call]
+        return int(super().construct_yaml_int(node))
 
     @staticmethod
     def _refusal(problem: str, at: Any) -> _RefusedError:
