@@ -190,6 +190,40 @@ def test_loops_in_use_have_no_reason_not_to_be():
     assert bool(native.why_not()) is (native.library() is None)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="owners and links of POSIX")
+@pytest.mark.parametrize("place", ["usual", "link", "file", "another's", "cache is a file"])
+def test_loops_that_are_not_kept_are_not_said_to_be(place, monkeypatch, tmp_path):
+    monkeypatch.setattr(native, "why_not", lambda: "")  # they are in use
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = native.cache()
+    folder.parent.parent.mkdir()
+    if place == "cache is a file":
+        folder.parent.touch()
+    else:
+        folder.parent.mkdir()
+    if place == "link":
+        (tmp_path / "theirs").mkdir()
+        folder.symlink_to(tmp_path / "theirs")
+    elif place == "file":
+        folder.touch()
+    elif place == "another's":
+        folder.mkdir()
+        monkeypatch.setattr(native, "_user", lambda: os.geteuid() + 1)
+        monkeypatch.setattr(native, "cache", lambda: folder)
+    line = lines("compiler", "kept in")
+    if place == "usual":
+        assert (line.found, line.state) == (str(folder), "ok")
+        return
+    assert (line.found, line.state) == ("nowhere: compiled for this process only", "note")
+    reasons = {
+        "link": f"{folder} is a link;",
+        "file": f"{folder} is not a folder;",
+        "another's": f"{folder} belongs to another user;",
+        "cache is a file": f"{folder.parent} is not a folder;",
+    }
+    assert reasons[place] in line.remark
+
+
 def test_data_are_found_whole_damaged_or_not_at_all(monkeypatch, tmp_path):
     monkeypatch.setenv("ENRESNET_DATA", str(tmp_path))
     assert lines("data", "digits").found == "1797 images"

@@ -62,3 +62,52 @@ def test_what_holds_no_logits_is_refused(output):
     ):
         with pytest.raises(ValueError, match="model must return logits N x classes"):
             call(lambda _: output)
+
+
+ODD = {
+    "device meta": lambda logits: logits.to("meta"),
+    "layout torch.sparse_coo": lambda logits: logits.to_sparse(),
+    "complex64": lambda logits: logits.to(torch.complex64),
+    "a nested tensor": lambda logits: torch.nested.nested_tensor(list(logits)),
+    "nested": lambda logits: torch.nested.nested_tensor(list(logits), layout=torch.jagged),
+    "quantised": lambda logits: torch.quantize_per_tensor(logits.detach(), 0.1, 0, torch.qint8),
+    "layout torch._mkldnn": lambda logits: logits.detach().to_mkldnn(),
+}
+NO_NUMBERS_TO_CLIMB = {
+    "int64": lambda logits: logits.long(),
+    "float8": lambda logits: logits.to(torch.float8_e4m3fn),
+}
+
+
+class Odd(nn.Module):
+    def __init__(self, change):
+        super().__init__()
+        self.inner, self.change = SmallNet(), change
+
+    def forward(self, x):
+        return self.change(self.inner(x))
+
+
+CALLS = {
+    "one draw": lambda model: FGSM(eot=1)(model, IMAGES, LABELS),
+    "draws as the model decides": lambda model: FGSM()(model, IMAGES, LABELS),
+    "long": lambda model: PGD(steps=20)(model, IMAGES, LABELS),
+    "without gradients": lambda model: Square(steps=3)(model, IMAGES, LABELS),
+    "strongest": lambda model: Strongest(budget=100)(model, IMAGES, LABELS),
+    "evaluate": lambda model: evaluate(model, (IMAGES, LABELS)),
+    "diagnose": lambda model: diagnose(model, (IMAGES, LABELS), draws=1, queries=2),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("odd", [*ODD, *NO_NUMBERS_TO_CLIMB])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_logits_that_are_no_plain_numbers_get_a_sentence(odd, call):
+    change = {**ODD, **NO_NUMBERS_TO_CLIMB}[odd]
+    model, inner = Odd(change).eval(), SmallNet().eval()
+    if odd in NO_NUMBERS_TO_CLIMB and call is CALLS["evaluate"]:
+        assert call(model).natural.images == len(IMAGES)  # they can be ranked
+        return
+    for form in (model, lambda x: change(inner(x))):
+        with pytest.raises(ValueError, match=f"model must return .*{odd}"):
+            call(form)

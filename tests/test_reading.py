@@ -2,6 +2,9 @@
 
 import json
 import os
+import struct
+import warnings
+import zlib
 
 import pytest
 import yaml
@@ -10,8 +13,10 @@ from enresnet.cli import main
 from enresnet.common.reading import parse_yaml, read_yaml, regular_file
 from enresnet.data import load_data
 from enresnet.data.attacked import AdversarialSet, load_adversarial_set
+from enresnet.data.decoding import read_square
 from enresnet.data.registry import load_test_images
 from enresnet.evaluation.journal import Journal
+from enresnet.models import load_model
 from enresnet.training import Run, RunConfig, load_recipe
 from enresnet.training.checkpoint import newest_checkpoint
 
@@ -29,7 +34,8 @@ BOMB = "epochs: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("- " * 5000, "is refused: nested more than 16 deep"),
         ("epochs: 3\nsteps: 1\nepochs: 4", "is refused: 'epochs' is there twice"),
         ("recipe: {epochs: 3, epochs: 4}", "is refused: 'epochs' is there twice"),
-        ("epochs: " + "9" * 5000, "is not YAML"),
+        ("epochs: " + "9" * 5000, "is refused: an integer of 5000 digits in line 1, column 9"),
+        ("epochs: 0x" + "f" * 5000, "is refused: an integer of 5002 digits"),
         ("epochs: 2001-99-99", "is not YAML"),
         ("epochs: [", "is not YAML"),
         ("#" * 70_000, "must be at most 65536 bytes"),
@@ -74,6 +80,41 @@ def test_what_is_no_file_is_refused_at_once(tmp_path, capsys):
     words = ["--model", "resnet8", "--data", "digits", "--recipe", str(tmp_path / "x.yaml")]
     assert main(["train", *words, "--out", str(tmp_path / "run")]) == 2
     assert "must be a plain file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("make", "kind"), [(os.mkfifo, "a pipe"), (os.mkdir, "a folder")])
+def test_a_configuration_that_is_no_file_is_not_a_missing_one(make, kind, tmp_path, capsys):
+    make(tmp_path / "config.yaml")
+    with pytest.raises(ValueError, match=rf"config\.yaml must be a plain file, found {kind}"):
+        Run.open(tmp_path)
+    words = ["--model", "resnet8", "--data", "digits", "--epochs", "1", "--out", str(tmp_path)]
+    for command in (["train", *words], ["resume", str(tmp_path)], ["evaluate", str(tmp_path)]):
+        assert main(command) == 2
+        assert f"must be a plain file, found {kind}" in capsys.readouterr().err
+
+
+def test_a_pipe_in_place_of_a_network_is_not_a_missing_one(tmp_path, capsys):
+    path = tmp_path / "net.safetensors"
+    os.mkfifo(path)
+    with pytest.raises(ValueError, match=r"net\.safetensors must be a plain file, found a pipe"):
+        load_model(path)
+    assert main(["evaluate", str(path), "--data", "digits"]) == 2
+    assert "must be a plain file, found a pipe" in capsys.readouterr().err
+
+
+def test_an_image_too_large_is_refused_without_warnings_of_others(tmp_path):
+    header = struct.pack(">IIBBBBB", 13_000, 13_000, 8, 2, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(b"")), (b"IEND", b"")]
+    content = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in chunks
+    )
+    (tmp_path / "large.png").write_bytes(content)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with pytest.raises(ValueError, match="it claims 13000 x 13000 pixels, and at most"):
+            read_square(tmp_path / "large.png", 32, gray=False)
+    assert not told
 
 
 def test_pipes_among_checkpoints_journals_and_sets_are_refused(tmp_path):

@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+import shutil
 import sys
 import types
 from pathlib import Path
@@ -14,11 +15,12 @@ from safetensors.torch import save
 from torch import nn
 
 from enresnet.attacks import FGSM, IFGSM
-from enresnet.evaluation import evaluate
+from enresnet.common.reading import safetensors_digest
+from enresnet.evaluation import evaluate, load_results
 from enresnet.evaluation.comparison import compare_records
 from enresnet.evaluation.model_identity import digest_of, identify
 from enresnet.evaluation.results_folder import ResultsFolder
-from enresnet.models import Normalized, create_model
+from enresnet.models import Normalized, create_model, load_model
 from enresnet.training import Run
 from problems import SmallNet, random_problem, seeded
 
@@ -289,6 +291,28 @@ class TestModelsAreToldApart:
         recorded = json.loads((folder / "evaluation.json").read_text())["best"]["weights"]
         network = Run.open(folder).load("best")
         assert digest_of(network) == digest_of(network, (3, 32, 32)) == recorded
+
+    def test_recorded_networks_carry_a_digest_and_are_those_that_were_measured(self, tmp_path):
+        found = sorted((Path(__file__).parent.parent / "results").rglob("best.safetensors"))
+        assert len(found) >= 10
+        for path in found:
+            load_model(path)  # which compares the digest
+            assert safetensors_digest(path), path
+            if (path.parent / "evaluation.json").exists():
+                assert load_results(path.parent).outdated == ()
+        content = bytearray(found[0].read_bytes())
+        content[-1000] ^= 1
+        (tmp_path / "flipped.safetensors").write_bytes(content)
+        with pytest.raises(ValueError, match="does not match its digest"):
+            load_model(tmp_path / "flipped.safetensors")
+
+    @pytest.mark.parametrize("name", ["resnet20", "en1_resnet20"])
+    def test_other_weights_beside_recorded_results_are_noticed(self, name, tmp_path):
+        results = Path(__file__).parent.parent / "results" / "cifar10"
+        shutil.copy(results / name / "evaluation.json", tmp_path)
+        shutil.copy(results / "en2_resnet20" / "best.safetensors", tmp_path)
+        (said,) = load_results(tmp_path).outdated
+        assert "was measured with other weights than best.safetensors holds now" in said
 
     def test_so_are_those_of_networks_of_torchs_usual_layers(self):
         assert digest_of(usual_layers()) == "ef45030ac10078d0"

@@ -201,6 +201,27 @@ class TestDamage:
         with pytest.raises(ValueError, match="does not describe a model we can build"):
             load_model(path)
 
+    @pytest.mark.parametrize(
+        ("description", "words"),
+        [
+            ("[]", r"holds resnet, external, or ensemble and members; found \[\]"),
+            ('{"x": 1}', "holds resnet, external, or ensemble and members; found {'x': 1}"),
+            ('{"resnet": {}}', "resnet must be a mapping with blocks, num_classes, .* found {}"),
+            ('{"resnet": 3}', "resnet must be a mapping with blocks, .* found 3"),
+            ('{"external": {"kind": "x"}}', "external must be a mapping with source, kind, noise"),
+            ('{"ensemble": [], "members": []}', r"ensemble must be a mapping; found \[\]"),
+            ('{"ensemble": {}, "members": 3}', "members must be a list, found 3"),
+            ('{"ensemble": {}, "members": [{}]}', "holds resnet, .* found {}"),
+            (None, "found None"),
+        ],
+    )
+    def test_what_was_expected_is_said(self, path, description, words):
+        header = {"format": "enresnet-model-1"}
+        header |= {} if description is None else {"model": description}
+        save_file(load_file(path), path, header)
+        with pytest.raises(ValueError, match=f"{path.name} does not describe .*{words}"):
+            load_model(path)
+
     @pytest.mark.parametrize("members", [1, 3])
     @pytest.mark.parametrize("kind", ["basic", "bottleneck"])
     def test_a_large_network_without_its_tensors(self, path, members, kind):

@@ -125,6 +125,13 @@ def test_the_commands(tmp_path, capsys, monkeypatch):
     assert "fgsm_targeted needs targets" in capsys.readouterr().err
     assert main([*evaluation, "--attacks", "fgsm", "--targets", "random"]) == 2
     assert "--targets random is for attacks that aim at a class" in capsys.readouterr().err
+    for word in ("label", "None"):  # to leave them out is to leave out the option
+        with pytest.raises(SystemExit) as ended:
+            main([*evaluation, "--attacks", "fgsm", "--targets", word])
+        assert ended.value.code == 2
+        said = " ".join(capsys.readouterr().err.replace("│", "").split())
+        assert f"'{word}'" in said
+        assert "('random', 'least_likely', 'runner_up', 'all')" in said
     attacks = ["--attacks", "fgsm_targeted", "pgd3_targeted", "--targets", "random"]
     assert main([*evaluation, *attacks]) == 0
     found = json.loads((tmp_path / "found.json").read_text())

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from enresnet.attacks.failures import ModelFailedError, naming_model
-from enresnet.models.interface import Model
+from enresnet.attacks.inputs import FLOATS
+from enresnet.models.interface import Model, wrong_logits
 
 
 class Classifier:
@@ -57,16 +58,13 @@ class Classifier:
         """Return what the model said of ``count`` images, if it is what it should be."""
         self.advance(round(self.worth * stands_for * count))
         self.evaluations += count
-        if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != count:
-            found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        if wrong := wrong_logits(logits, count):
+            raise ModelFailedError(wrong)
+        assert isinstance(logits, Tensor)
+        if logits.dtype not in FLOATS or logits.shape[1] < 2:
             raise ModelFailedError(
-                f"model must return logits N x classes, here {count} x classes; found "
-                f"{found}; wrap it in a function that returns them"
-            )
-        if not logits.is_floating_point() or logits.shape[1] < 2:
-            raise ModelFailedError(
-                f"model must return floating-point logits for at least 2 classes, found "
-                f"{logits.dtype} {tuple(logits.shape)}"
+                "model must return floating-point logits (float16, bfloat16, float32 or float64) "
+                f"for at least 2 classes, found {logits.dtype} {tuple(logits.shape)}"
             )
         if self._largest_label >= logits.shape[1]:
             raise ModelFailedError(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_IMAGE_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+from enresnet.models.interface import odd_tensor
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _LABEL_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
@@ -13,7 +15,7 @@ def check_model_and_images(model: object, images: object, labels: object) -> Non
     """Raise unless these are a callable, images in [0, 1] and as many class numbers."""
     if not callable(model):
         raise TypeError(f"model must be an nn.Module or a callable, found {type(model).__name__}")
-    odd = _oddity(images, _IMAGE_TYPES)
+    odd = _oddity(images, FLOATS)
     if odd is not None:
         raise TypeError(
             "images must be a dense tensor of float16, bfloat16, float32 or float64 in [0, 1], "
@@ -74,15 +76,11 @@ def _remedy_of_classes(name: str, classes: object) -> str:
 
 def _oddity(value: object, types: tuple[torch.dtype, ...]) -> str | None:
     """Return what keeps a value from being a plain tensor of these types; None if nothing does."""
-    if not isinstance(value, Tensor):
-        return type(value).__name__
-    if value.is_nested:
-        return "a nested tensor"
-    if value.layout != torch.strided:
-        return f"{value.dtype} in the layout {value.layout}"
-    if value.is_meta:
-        return "a tensor on the device meta, which holds no numbers"
-    return None if value.dtype in types else str(value.dtype)
+    odd = odd_tensor(value)
+    if odd is None:
+        assert isinstance(value, Tensor)
+        return None if value.dtype in types else str(value.dtype)
+    return odd
 
 
 def _remedy(images: object) -> str:

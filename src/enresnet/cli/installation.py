@@ -215,7 +215,11 @@ def _loops() -> Iterator[Line]:
         yield Line("loops in C", "not in use", remark, "note")
     else:
         yield Line("loops in C", "compiled and loaded")
-    yield Line("kept in", str(native.cache()))
+        if alone := native.why_not_kept():
+            remark = f"{alone}; every process compiles them anew, which takes some seconds"
+            yield Line("kept in", "nowhere: compiled for this process only", remark, "note")
+        else:
+            yield Line("kept in", str(native.cache()))
 
 
 def _compiler() -> Iterator[Line]:

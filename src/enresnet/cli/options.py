@@ -110,7 +110,21 @@ def _plainly(hint: Any) -> Any:
     kind = hint
     if get_origin(hint) in (types.UnionType, Union):
         (kind,) = (part for part in get_args(hint) if part is not type(None))
+        if get_origin(kind) is Literal:
+            hint = Annotated[hint, _one_of(get_args(kind))]
     return Annotated[hint, tyro.conf.arg(metavar=_word(kind), help_behavior_hint="")]
+
+
+def _one_of(words: tuple[str, ...]) -> Any:
+    """Return how one of some words is read; None stands for the option left out, and is no word."""
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="|".join(words),
+        choices=words,
+        instance_from_str=lambda typed: typed[0],
+        is_instance=lambda value: value is None or value in words,
+        str_from_instance=lambda value: [str(value)],
+    )
 
 
 def _word(kind: Any) -> str:

@@ -18,6 +18,7 @@ import yaml
 LARGEST_HEADER = 1 << 24  # bytes, of a safetensors file
 LARGEST_YAML = 1 << 16  # bytes; ours have two thousand
 MOST_NODES = 10_000  # values with all aliases written out; ours have a hundred
+MOST_DIGITS = 1000  # of an integer; Python refuses 4300, with advice for programmers
 DEEPEST = 16  # levels of nesting; ours have three
 
 
@@ -142,6 +143,14 @@ class _Loader(yaml.SafeLoader):
                     seen.add(field)
         return super().construct_mapping(node, deep=deep)
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        if len(node.value) > MOST_DIGITS:
+            raise self._refusal(f"an integer of {len(node.value)} digits", node)
+        return int(super().construct_yaml_int(node))
+
     @staticmethod
     def _refusal(problem: str, at: Any) -> _RefusedError:
         return _RefusedError(None, None, problem, at.start_mark)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)

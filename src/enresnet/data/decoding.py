@@ -7,9 +7,11 @@ read, so what would not fit into memory is refused first.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ BITS, PHOTOMETRIC, SAMPLE_FORMAT = 258, 262, 339  # tags of TIFF
 WHITE_IS_ZERO, UNSIGNED = 0, 1  # values of the last two
 # Pillow looks at the content, not at the name: an EPS file named .png would run Ghostscript.
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+_QUIET = Lock()  # filters of warnings belong to the process: one thread at a time
 
 
 def read_square(path: Path, size: int, *, gray: bool) -> Tensor:
@@ -42,7 +45,7 @@ def opened(path: Path) -> Iterator[Image.Image]:
     """Yield the image in a file, not decoded yet; whatever goes wrong names the file."""
     regular_file(path)
     try:
-        with Image.open(path, formats=FORMATS) as image:
+        with _open(path) as image:
             width, height = image.size
             if width * height > MOST_PIXELS:
                 raise ValueError(
@@ -52,6 +55,13 @@ def opened(path: Path) -> Iterator[Image.Image]:
             yield image
     except Exception as error:  # decoders fail in many ways
         raise ValueError(f"{path} is not a whole image that can be read: {error}") from error
+
+
+def _open(path: Path) -> Image.Image:
+    """Return the image in a file; of a size that Pillow warns of, we say more ourselves."""
+    with _QUIET, warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        return Image.open(path, formats=FORMATS)
 
 
 def eight_bit(image: Image.Image) -> Image.Image:

@@ -118,7 +118,8 @@ def named_attacks(
             raise ValueError(f"attacks must be named by words other than {NATURAL}, found {name!r}")
     made: list[Attack] = []
     called: list[str | None] = []  # None where what it is called depends on the others
-    for one, own in zip(given, names or [None] * len(given), strict=True):
+    for number, one in enumerate(given):
+        own = None if names is None else names[number]
         several = isinstance(one, str) and "_l2" not in one and len(radii) > 1
         for radius in radii if several else radii[:1]:
             made.append(attack_at(one, radius, seed=seed) if isinstance(one, str) else one)
@@ -145,11 +146,12 @@ def named_attacks(
     return found
 
 
-def _radii(epsilon: Epsilons) -> list[float]:
+def _radii(epsilon: Any) -> list[float]:
     """Return the radii in linf that attacks are at."""
     if epsilon is None:
         return [DEFAULT_EPSILON["linf"]]
-    if isinstance(epsilon, str) or not isinstance(epsilon, Sequence | np.ndarray):
+    several = isinstance(epsilon, Sequence | np.ndarray) and not isinstance(epsilon, str)
+    if not several:
         return [epsilon]  # what is no number the attacks refuse
     given = np.atleast_1d(epsilon) if isinstance(epsilon, np.ndarray) else epsilon
     radii = [check_epsilon(radius, "linf") for radius in given]

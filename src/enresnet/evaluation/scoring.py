@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from enresnet.models.frozen import frozen
-from enresnet.models.interface import Model, device_of
+from enresnet.models.interface import Model, device_of, wrong_logits
 
 
 @dataclass(frozen=True)
@@ -184,12 +184,8 @@ def drawn_logits(model: Model, images: Tensor, draws: int) -> list[Tensor]:
     with frozen(model) as call, torch.no_grad():
         for _ in range(draws):
             logits = call(images.clone())
-            if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(images):
-                what = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-                raise ValueError(
-                    f"model must return logits N x classes, here {len(images)} x classes; found "
-                    f"{what}; wrap it in a function that returns them"
-                )
+            if wrong := wrong_logits(logits, len(images)):
+                raise ValueError(wrong)
             found.append(logits.float().cpu())
     return found
 

@@ -33,6 +33,43 @@ def logits_of(output: object) -> Any:
     return output
 
 
+def wrong_logits(output: object, count: int) -> str | None:
+    """Return what keeps an output from being logits N x classes; None if nothing does.
+
+    Args:
+        output: What :func:`logits_of` found.
+        count: The number of images.
+
+    Returns:
+        A sentence, to be raised by who asked the model.
+    """
+    odd = odd_tensor(output)
+    if odd is None:
+        assert isinstance(output, Tensor)
+        if output.ndim == 2 and len(output) == count and not output.is_complex():
+            return None
+        odd = str(tuple(output.shape)) + f" in {output.dtype}" * output.is_complex()
+    return (
+        f"model must return logits N x classes, here {count} x classes; found {odd}; wrap it in a "
+        "function that returns them"
+    )
+
+
+def odd_tensor(value: object) -> str | None:
+    """Return what keeps a value from being a tensor of plain numbers; None if nothing does."""
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    if value.is_nested:
+        return "a nested tensor"
+    if value.layout != torch.strided:
+        return f"{value.dtype} in the layout {value.layout}"
+    if value.is_meta:
+        return "a tensor on the device meta, which holds no numbers"
+    if value.is_quantized:
+        return f"a quantised tensor, {value.dtype}"
+    return None
+
+
 def module_of(model: object) -> nn.Module | None:
     """Return the module that ``model`` is, or whose method it is."""
     owner = model.__self__ if isinstance(model, types.MethodType) else model

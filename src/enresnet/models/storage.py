@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from enresnet.common import checks
 from enresnet.common.files import atomic_write
+from enresnet.common.reading import regular_file
 from enresnet.models.architecture import Architecture
 from enresnet.models.conversion.convert import with_noise
 from enresnet.models.conversion.residuals import Residual, Residuals
@@ -112,11 +113,12 @@ def load_model(
             f"{target} is a folder, not a file of weights"
             + (f": a run's network is in {inside}" if inside.is_file() else "")
         )
-    if not target.is_file():
+    if not target.exists():
         raise FileNotFoundError(
             f"no model at {target}; weights that come with the package are named NETWORK@DATA, as "
             "enresnet.list_pretrained() lists them"
         )
+    regular_file(target)  # a pipe would never end
     try:
         with safe_open(target, framework="pt") as file:
             header = file.metadata() or {}
@@ -136,7 +138,7 @@ def load_model(
             "it again"
         )
     try:
-        description = json.loads(header["model"])
+        description = checked_description(json.loads(header.get("model", "null")))
         code = _code_in(description)
         if code and not trust_code:
             raise _UntrustedError(
@@ -153,7 +155,8 @@ def load_model(
     except _UntrustedError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise ValueError(f"{target} does not describe a model we can build: {error}") from error
+        words = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise ValueError(f"{target} does not describe a model we can build: {words}") from error
     if generator is not None:
         seed_noise(model, generator)
     return model.eval()
@@ -202,6 +205,31 @@ def describe(model: nn.Module) -> dict[str, Any]:
     )
 
 
+def checked_description(description: Any) -> dict[str, Any]:
+    """Return a description if all is there that :func:`rebuild` needs.
+
+    Raises:
+        ValueError: It is not what :func:`describe` returns.
+    """
+    kinds = ({"resnet"}, {"external"}, {"ensemble", "members"})
+    if not isinstance(description, dict) or set(description) not in kinds:
+        raise ValueError(
+            "a description holds resnet, external, or ensemble and members; found "
+            f"{checks.brief(description)}"
+        )
+    for kind, needed in _NEEDED.items():
+        config = description.get(kind, dict.fromkeys(needed))
+        if not isinstance(config, dict) or not set(needed) <= set(config):
+            words = f" with {', '.join(needed)}" if needed else ""
+            raise ValueError(f"{kind} must be a mapping{words}; found {checks.brief(config)}")
+    members = description.get("members", [])
+    if not isinstance(members, list):
+        raise ValueError(f"members must be a list, found {checks.brief(members)}")
+    for member in members:
+        checked_description(member)
+    return description
+
+
 def rebuild(
     description: dict[str, Any], network: nn.Module | None = None
 ) -> ResNet | ExternalNetwork | Ensemble:
@@ -209,17 +237,12 @@ def rebuild(
 
     ``network`` is copied where the description does not tell how a network is built.
     """
-    if set(description) == {"resnet"}:
+    if "resnet" in description:
         return ResNet(**description["resnet"])
-    if set(description) == {"external"}:
+    if "external" in description:
         return _rebuild_external(description["external"], network)
-    if set(description) == {"ensemble", "members"}:
-        members = [rebuild(member, network) for member in description["members"]]
-        return Ensemble(members, **description["ensemble"])
-    raise ValueError(
-        "a description holds resnet, external, or ensemble and members; found "
-        f"{checks.brief(description)}"
-    )
+    members = [rebuild(member, network) for member in description["members"]]
+    return Ensemble(members, **description["ensemble"])
 
 
 def _rebuild_external(config: dict[str, Any], network: nn.Module | None) -> ExternalNetwork:
@@ -308,3 +331,8 @@ def _needed(description: dict[str, Any]) -> tuple[int, int]:
 
 
 _SIDES = ("blocks", "num_classes", "in_channels")
+_NEEDED = {
+    "resnet": (*_SIDES, "widths"),
+    "external": ("source", "kind", "noise"),
+    "ensemble": (),
+}

@@ -21,6 +21,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -168,18 +169,34 @@ def other_loops(begun: bool) -> str:
 
 def _folder() -> tuple[Path, bool]:
     """Return a folder of this user alone, and whether it is kept for the next process."""
+    if not why_not_kept():
+        return cache(), True
+    return Path(tempfile.mkdtemp(prefix="enresnet-")), False
+
+
+def why_not_kept() -> str:
+    """Return why the compiled loops cannot be kept for the next process; "" if they can.
+
+    The folder for them is made, or closed to others, where that is needed.
+    """
     try:
         folder = cache()
         folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)
+        with suppress(FileExistsError):  # what it is, we look at below
+            folder.mkdir(mode=0o700)
         found = folder.lstat()
-        if stat.S_ISDIR(found.st_mode) and found.st_uid == _user():
-            folder.chmod(0o700)
-            if os.access(folder, os.W_OK):
-                return folder, True
-    except (OSError, RuntimeError):  # RuntimeError: there is no home
-        pass
-    return Path(tempfile.mkdtemp(prefix="enresnet-")), False
+        if stat.S_ISLNK(found.st_mode):
+            return f"{folder} is a link"
+        if not stat.S_ISDIR(found.st_mode):
+            return f"{folder} is not a folder"
+        if found.st_uid != _user():
+            return f"{folder} belongs to another user"
+        folder.chmod(0o700)
+        return "" if os.access(folder, os.W_OK) else f"{folder} cannot be written to"
+    except (FileExistsError, NotADirectoryError) as error:
+        return f"{error.filename} is not a folder"
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
+        return str(error)
 
 
 def _user() -> int:

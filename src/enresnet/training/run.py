@@ -227,7 +227,7 @@ class Run:
     @classmethod
     def start(cls, folder: Path, config: RunConfig) -> Run:
         """Make a new folder, or open the one that the same configuration made before."""
-        if not (folder / "config.yaml").is_file():
+        if not (folder / "config.yaml").exists():
             return cls.create(folder, config)
         run = cls.open(folder)
         there, here = plain_config(run.config), plain_config(config)
@@ -340,7 +340,7 @@ class Run:
         """
         folder = Path(folder)
         path = folder / "config.yaml"
-        if not path.is_file():
+        if not path.exists():
             raise FileNotFoundError(f"{folder} is not a run: it has no config.yaml")
         values = read_yaml(path)
         known = [spec.name for spec in fields(RunConfig)]

@@ -86,7 +86,7 @@ def train(
             f"precision is {config.precision} in the configuration and {engine.precision} in the "
             "engine; they must be the same"
         )
-    if not overwrite and (out / "config.yaml").is_file():
+    if not overwrite and (out / "config.yaml").exists():
         Run.open(out).check_resumable()  # before the data is read, or even fetched
     data = config.load_data()
     data.check_classes()
@@ -98,7 +98,7 @@ def train(
     )
     with ExitStack() as stack:
         first = first_process()
-        if (out / "config.yaml").is_file():  # in every process: none is to wait for the others
+        if (out / "config.yaml").exists():  # in every process: none is to wait for the others
             run = Run.start(out, config)
             if run.finished and not overwrite:
                 remove_leftovers(out)  # of a process that was killed while another one trained

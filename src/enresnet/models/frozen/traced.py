@@ -25,7 +25,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from enresnet.models.frozen.call import FrozenCall
 from enresnet.models.frozen.fold import is_listened_to
 from enresnet.models.frozen.known_operations import unknown_in
-from enresnet.models.interface import logits_of
+from enresnet.models.interface import logits_of, wrong_logits
 from enresnet.models.noise import NoiseInjection, noise_modules, without_noise
 
 LOG = logging.getLogger("enresnet")
@@ -220,8 +220,11 @@ class TracedNetwork(FrozenCall):
         if self._place(few) is None:
             raise _UnsuitableError("its parameters are not all of the images' type")
         with without_noise(self.network), torch.no_grad():
-            first = logits_of(self.network(few.clone()))
-            if not isinstance(first, Tensor) or first.ndim != 2:
+            try:
+                first = logits_of(self.network(few.clone()))
+            except Exception as error:  # a user's code; who calls it as it is names the error
+                raise _UnsuitableError(f"it fails on the images ({error})") from error
+            if wrong_logits(first, len(few)):
                 raise _UnsuitableError("it does not return logits")
             pair = logits_of(self.network(few[:2].clone()))
             for _ in range(TIMES):
