@@ -198,6 +198,7 @@ def test_what_the_command_does_is_possible_in_python(tmp_path):
         "draws": 2,
         "limit": None,
         "batch_size": 8,
+        "eot": session.usual_eot(),
     }
     sets = AdversarialSets.at(tmp_path / "sets", session.data, chosen, conditions, png=True)
     session = replace(session, options=replace(options, image_sink=sets))
@@ -219,3 +220,5 @@ def test_what_the_command_does_is_possible_in_python(tmp_path):
     assert not (tmp_path / "journal").exists()
     assert kept.known()["fgsm"].accuracy == result.robust["fgsm"].accuracy
     assert set(kept.known()) == {"natural", "fgsm"}
+    other = replace(kept, conditions={**conditions, "eot": 5})
+    assert set(other.known()) == {"natural"}  # the model decided otherwise

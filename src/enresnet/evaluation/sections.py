@@ -46,7 +46,8 @@ class Sections:
         data: Digest of the images.
         images: Their number.
         conditions: What decides the results besides the attacks, and is stored with them: the
-            digest of the weights, seed, draws, batch size and more.
+            digest of the weights, seed, draws, batch size and more. Under ``eot`` the draws of
+            attacks that leave them to the model: without it, their results are not recognised.
     """
 
     record: ResultsFolder
@@ -69,7 +70,7 @@ class Sections:
             own = {one.entry: one for one in self.chosen if one.radius == radius}
             there = self.record.known(
                 self.named(radius),
-                {NATURAL: None, **{entry: one.attack.settings() for entry, one in own.items()}},
+                {NATURAL: None, **{entry: self._settings(one) for entry, one in own.items()}},
                 data=self.data,
                 images=self.images,
                 conditions=self.conditions,
@@ -83,6 +84,13 @@ class Sections:
         return {
             n: found[n] for n, number in zip(names, counts, strict=True) if number == shard.count
         }
+
+    def _settings(self, one: ChosenAttack) -> dict[str, Any]:
+        """Return an attack's settings as results say them: with the draws that were used."""
+        settings = one.attack.settings()
+        if settings.get("eot", 1) is None:
+            settings["eot"] = self.conditions.get("eot")
+        return settings
 
     def add(self, result: Evaluation) -> list[str]:
         """Keep a result, and return what there is to say of those that were there."""
