@@ -5,6 +5,7 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from problems import seeded
@@ -15,6 +16,7 @@ import speed.attacks
 from speed.__main__ import _get, _holds, main
 
 
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch.compile's own
 def test_every_benchmark_runs(tmp_path, capsys, monkeypatch):
     target, picture = tmp_path / "figures.json", tmp_path / "growth.png"
     images = torch.rand(4, 3, 32, 32, generator=seeded())

@@ -79,6 +79,7 @@ def commands(code):
             continue
         for part in re.split(r";|&&|\|\|", line):
             words = shlex.split(part, comments=True)
+            words = words[: words.index(">")] if ">" in words else words
             at = [place for place, word in enumerate(words) if Path(word).name == "enresnet"]
             if at and (at[0] == 0 or words[at[0] - 1] in ("-m", "srun")):
                 found.append(words[at[0] + 1 :])

@@ -110,6 +110,42 @@ def test_only_pairs_of_seeds_count(tmp_path):
     assert evidence(tmp_path).verdict(load_claims()[NOISE]).seeds == (0, 1)
 
 
+@pytest.mark.parametrize("others", [(0, 2), (2, 3)])
+def test_seeds_without_a_partner_decide_nothing(tmp_path, others):
+    for seed, other in zip((0, 1), others, strict=True):
+        write(tmp_path, network("en1_resnet20"), seed, 0.8)
+        write(tmp_path, network("resnet20"), other, 0.6)
+    found = evidence(tmp_path, Setup(recipe="fast", seeds=(0, 1, 2, 3)))
+    verdict = found.verdict(load_claims()[NOISE])
+    assert (verdict.decision, verdict.note) == ("undecided", ONE_SEED)
+    assert len(verdict.runs) == 2
+
+
+def test_results_without_their_scores_do_not_count(tmp_path):
+    run = write(tmp_path, network("resnet20"), 0, 0.7)
+    (run.folder / "scores.safetensors").unlink()
+    assert evidence(tmp_path).measured(Side(network("resnet20")), "natural") is None
+
+
+@pytest.mark.parametrize(
+    ("parts", "weights", "counts"),
+    [
+        (("en2_resnet20-seed0", "en5_resnet20-seed0"), (0.5, 0.5), True),
+        (("en2_resnet20-seed0", "en5_resnet20-seed0"), (0.95, 0.05), False),
+        (("en2_resnet20-seed0", "en5_resnet20-natural"), (0.5, 0.5), False),
+    ],
+)
+def test_an_integrated_run_has_the_right_parts(tmp_path, parts, weights, counts):
+    whole = network("en2_resnet20+en5_resnet20", "integrated")
+    seeds = SETUP.part_seeds(whole, 0)
+    for part, seed in zip(whole.parts, seeds, strict=True):
+        write(tmp_path, part, seed, 0.7)
+    names = [n.replace("seed0", f"seed{s}") for n, s in zip(parts, seeds, strict=True)]
+    config = replace(SETUP.config(whole, 0), parts=tuple(names), weights=weights)
+    index = RunIndex(SETUP, tmp_path)
+    assert index._has_parts(Run(tmp_path / "both", config), whole, 0) == counts
+
+
 def test_what_was_not_run_is_not_shown(tmp_path):
     write(tmp_path, network("en1_resnet20"), 0, 0.8)
     found = evidence(tmp_path)

@@ -16,10 +16,10 @@ from speed.turns import MissingError
 class CompiledLoop:
     """Trains a network; the first step compiles it, which takes a minute or more."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, compiler: str) -> None:
         self.model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         try:
-            self.compiled = torch.compile(self.model)
+            self.compiled = torch.compile(self.model, backend=compiler)
         except RuntimeError as error:
             raise MissingError(f"torch.compile does not work here: {error}") from error
         self.optimiser = torch.optim.SGD(

@@ -28,9 +28,10 @@ class Setting:
     batch: int = 128
     repeats: int = 7
     images: int = 1000  # of the attacks
+    compiler: str = "inductor"  # of torch.compile
 
 
-TINY = Setting(batch=4, repeats=1, images=4)
+TINY = Setting(batch=4, repeats=1, images=4, compiler="eager")
 
 
 def problem(batch: int) -> tuple[Tensor, Tensor]:
@@ -116,7 +117,7 @@ def compiled_step_timm(setting: Setting) -> dict[str, Any]:
     try:
         theirs = create_model("en1_timm:resnet18", noise=0.1)
     except ImportError as error:
-        raise MissingError(str(error)) from error
+        raise MissingError("timm is not installed") from error
     return _compiled_step(
         "feynman_kac(timm resnet18, members=1)",
         theirs,
@@ -137,7 +138,7 @@ def _compiled_step(
     goal: float,
 ) -> dict[str, Any]:
     images, labels = problem(setting.batch)
-    theirs = CompiledLoop(network)
+    theirs = CompiledLoop(network, compiler=setting.compiler)
     turns = in_turn(
         lambda: theirs.step(images, labels),
         lambda: step_of(ours, images, labels),

@@ -1,8 +1,8 @@
 """What runs say of the paper: the accuracy behind each cell, and the verdict on each claim.
 
 A claim is decided over pairs of seeds: the interval of the effect is over seeds and images, as
-``enresnet compare RUN... --against RUN...`` computes it. One training a side says what two networks
-do, and nothing of two ways of training: such a claim stays undecided.
+``enresnet compare RUN... --against RUN...`` computes it. One pair says what two networks do, and
+nothing of two ways of training: such a claim stays undecided.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from enresnet.report.contents import Cell, Measured, Row, Table, Verdict
 from enresnet.training import Run, compare
 from enresnet.training.run_groups import RunGroup
 
-ONE_SEED = "One training on a side: this is said of these weights, not of the way of training."
+ONE_SEED = "Fewer than two pairs of seeds: this is said of these weights, not of the training."
 
 
 class Evidence:
@@ -76,11 +76,8 @@ class Evidence:
         if claim.second is None:
             return _verdict(claim, self._alone(claim, sides[0]), smoke)
         common = [seed for seed in sides[0] if seed in sides[1]]
-        if len(common) > 1:
-            sides = [{seed: side[seed] for seed in common} for side in sides]
-        elif min(map(len, sides)) < 2:  # a pair of trainings at most
-            chosen = [common[:1] or list(side)[:1] for side in sides]
-            sides = [{s: side[s] for s in some} for side, some in zip(sides, chosen, strict=True)]
+        chosen = [common or list(side)[:1] for side in sides]  # one network each without a pair
+        sides = [{s: side[s] for s in some} for side, some in zip(sides, chosen, strict=True)]
         return _verdict(claim, self._two(claim, sides[0], sides[1]), smoke)
 
     def _runs(self, side: Side, metric: Metric) -> dict[int, Run]:
@@ -93,7 +90,8 @@ class Evidence:
                 if source is None:
                     continue
             assert run is not None
-            if Measurement(self.setup, run, side.source, source).entry(metric) is not None:
+            measured = Measurement(self.setup, run, side.source, source).entry(metric) is not None
+            if measured and self._key(side, metric) in ResultsFolder(run.folder).scores()[0]:
                 found[seed] = run
         return found
 
@@ -102,10 +100,14 @@ class Evidence:
         found: dict[str, Tensor] = {}
         for seed, run in runs.items():
             counts, about = ResultsFolder(run.folder).scores()
-            key = f"{section_of(side.source)}/{self.setup.attack(metric)}"
+            key = self._key(side, metric)
             found[str(seed)] = counts[key].double() / about[key]["draws"]
         images = min(map(len, found.values()))
         return {seed: scores[:images] for seed, scores in found.items()}
+
+    def _key(self, side: Side, metric: Metric) -> str:
+        """Return the name of a metric's scores in a run's folder."""
+        return f"{section_of(side.source)}/{self.setup.attack(metric)}"
 
     def _alone(self, claim: Claim, runs: Mapping[int, Run]) -> _Found:
         """Return the accuracy of one network, as an effect."""
@@ -116,7 +118,7 @@ class Evidence:
         if len(runs) > 1:
             RunGroup.of(folders)  # raises if they differ in more than their seed
             nothing = {seed: 0 * one for seed, one in scores.items()}
-            note, p_value = "", _p_value(claim, scores, nothing, paired=True)
+            note, p_value = "", _p_value(claim, scores, nothing)
         return _Found(effect, low, high, p_value, tuple(runs), folders, note)
 
     def _two(self, claim: Claim, first: Mapping[int, Run], second: Mapping[int, Run]) -> _Found:
@@ -132,10 +134,10 @@ class Evidence:
         one: Comparison = found.compared[name]
         note, p_value = ONE_SEED, one.p_value if claim.relation == "above" else None
         if len(folders[0]) > 1:
-            note = "" if len(first.keys() & second.keys()) > 1 else "Seeds do not make pairs."
+            note = ""
             scores = self._scores(first, claim.first, claim.metric)
             others = self._scores(second, claim.second, claim.metric)
-            p_value = _p_value(claim, scores, others, paired=not note)
+            p_value = _p_value(claim, scores, others)
         low, high = one.interval
         return _Found(one.difference, low, high, p_value, seeds, runs, note)
 
@@ -167,16 +169,14 @@ class _Found:
     note: str
 
 
-def _p_value(
-    claim: Claim, scores: Mapping[str, Tensor], others: Mapping[str, Tensor], *, paired: bool
-) -> float:
+def _p_value(claim: Claim, scores: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> float:
     """Return the p-value of an effect at the edge of what is claimed; of two edges, the larger."""
     images = min(len(one) for one in (*scores.values(), *others.values()))
     values = []
     for edge in claim.edges:
         moved = {seed: one[:images] - edge / 100 for seed, one in scores.items()}
         kept = {seed: one[:images] for seed, one in others.items()}
-        values.append(compare_groups(moved, kept, paired=paired).p_value)
+        values.append(compare_groups(moved, kept, paired=True).p_value)
     return max(values)
 
 

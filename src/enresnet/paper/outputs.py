@@ -14,10 +14,11 @@ from enresnet.common.tables import Row, as_latex, as_markdown
 from enresnet.report.contents import Cell, Contents, Table, Verdict
 
 CLAIMS_CAPTION = (
-    "Effects are in points, with 95 % intervals over pairs of seeds and images. A claim holds if "
-    "the whole interval is where the claim says, fails if it is elsewhere, and is undecided "
-    "otherwise, also where there is one training on a side. The p-value is that of an effect at "
-    "the edge of what is claimed. Each claim is a test of its own: one in twenty errs by chance."
+    "Effects are in points, with 95 % intervals over pairs of seeds and images; over images alone "
+    "with fewer than two pairs. A claim holds if the whole interval is where the claim says, fails "
+    "if it is elsewhere, and is undecided otherwise, and wherever there are fewer than two pairs. "
+    "The p-value is that of an effect at the edge of what is claimed. Each claim is a test of its "
+    "own: one in twenty errs by chance."
 )
 
 

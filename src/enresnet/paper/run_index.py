@@ -61,16 +61,23 @@ class RunIndex:
         runs = [Run.open(own)] if there else []
         wanted = self.setup.config(network, seed)
         for run in [*runs, *self._others]:
-            integrated = bool(run.config.parts) == bool(network.parts)
             if (
                 run.config.seed == seed
-                and integrated
                 and alike(run.config, wanted)
+                and self._has_parts(run, network, seed)
                 and run.finished
             ):
                 self._found[network, seed] = run
                 return run
         return None
+
+    def _has_parts(self, run: Run, network: Network, seed: int) -> bool:
+        """Return whether a run was integrated from the right runs, with equal weights."""
+        seeds = self.setup.part_seeds(network, seed)
+        parts = [self.find(part, own) for part, own in zip(network.parts, seeds, strict=True)]
+        names = [None if part is None else part.folder.name for part in parts]
+        equal = len(set(run.config.weights)) <= 1
+        return equal and [Path(name).name for name in run.config.parts] == names
 
     @property
     def found(self) -> list[Run]:
