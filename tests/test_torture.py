@@ -134,6 +134,14 @@ def test_nothing_leaves_the_sandbox(code, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "outside"]
 
 
+def test_the_null_device_may_be_written_to_from_the_sandbox(tmp_path):
+    code = (
+        "import os, pathlib, subprocess, torture.sandbox as s; s.enter(pathlib.Path('in'));"
+        "subprocess.run(['true'], stderr=subprocess.DEVNULL, check=True); open(os.devnull, 'w')"
+    )
+    assert run(code, tmp_path).returncode == 0
+
+
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 def test_faults_at_every_change(tmp_path):
     library = disk.build(tmp_path)

@@ -62,7 +62,10 @@ _CHANGES = {
 
 def _watch(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "open" and is_write(arguments):
-        _check(arguments[0], event)
+        # Libraries start programs with their errors to the null device, which keeps nothing.
+        # Only opening it is allowed: renamed or removed, it would be gone for the whole machine.
+        if arguments[0] != os.devnull:
+            _check(arguments[0], event)
     elif event in _CHANGES:
         place = _CHANGES[event]
         _check(arguments[0], event, None if place is None else arguments[place])
