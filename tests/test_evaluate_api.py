@@ -281,6 +281,16 @@ def test_the_table_says_how_far_attacks_went():
         enresnet.evaluate(SmallNet(), data, FGSM(), epsilon=0.2)
 
 
+def test_the_table_says_which_attack_went_how_far():
+    data = random_problem((4, 3, 8, 8))
+    attacks = {"weak": FGSM(epsilon=0.1), "strong": FGSM(epsilon=0.2)}
+    rows = enresnet.evaluate(SmallNet(), data, attacks, seed=0).table()
+    assert [row["epsilon"] for row in rows] == ["", "0.1", "0.2"]
+    by_name = enresnet.evaluate(SmallNet(), data, ["fgsm"], epsilon=[0.1, 0.2], seed=0).table()
+    assert [row["images"] for row in by_name] == ["clean", "fgsm at 0.1", "fgsm at 0.2"]
+    assert "epsilon" not in by_name[0], "the names say it"
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -19,9 +19,12 @@ def accuracy_rows(values: Mapping[str, Accuracy]) -> list[Row]:
     drawn = {value.draws for value in values.values() if not value.deterministic}
     # The largest number of submissions that all noisy ones can tell of.
     tries = min((max(_submissions(v)) for v in values.values() if v.draws > 1), default=1)
+    hidden = _names_hide_radii(values)
     rows = []
     for name, value in values.items():
         row = {"images": _shown(name, value)}
+        if hidden:
+            row["epsilon"] = epsilon_words([value]).removeprefix("epsilon = ")
         if len(counts) > 1:
             row["number"] = str(value.images)
         if len(drawn) > 1:
@@ -54,6 +57,15 @@ def epsilon_words(values: Iterable[Accuracy]) -> str:
         if radii
     ]
     return f"epsilon = {' and '.join(words)}" if words else ""
+
+
+def _names_hide_radii(values: Mapping[str, Accuracy]) -> bool:
+    """Return whether attacks in one norm went differently far, and a name does not say how far."""
+    radii = {name: radius_of(value) for name, value in values.items()}
+    several = len(set(radii.values())) > len({norm for _, norm in radii.values()})
+    return several and any(
+        epsilon is not None and brief(epsilon) not in name for name, (epsilon, _) in radii.items()
+    )
 
 
 def radius_of(value: Accuracy) -> tuple[float, str] | tuple[None, None]:
