@@ -215,18 +215,6 @@ class Engine:
         return self.processes > 1 and any(word in str(error).lower() for word in words)
 
 
-def step_rows(count: int, size: int, processes: int = 1) -> list[slice]:
-    """Return the rows of each step of an epoch: ``count`` images, ``size`` a step.
-
-    The last step may be smaller. A rest of fewer images than processes joins the step before, so
-    that every process has an image.
-    """
-    starts = list(range(0, count, size))
-    if len(starts) > 1 and count - starts[-1] < processes:
-        starts.pop()
-    return [slice(start, end) for start, end in zip(starts, [*starts[1:], count], strict=True)]
-
-
 class CraftedBatch:
     """What the loss needs. Not a tuple: Fabric would round the images of one to its precision."""
 

@@ -19,7 +19,8 @@ from enresnet.common.precision import EARLIER_NAMES
 from enresnet.training.checkpoint import checkpoints
 from enresnet.training.events import Epoch, Step
 from enresnet.training.interruption import Interruption
-from enresnet.training.run import Run, plain_config
+from enresnet.training.run import Run
+from enresnet.training.run_config import plain_config
 from enresnet.training.selection import Selection
 from enresnet.training.state import TrainingState
 from enresnet.training.trainer import ADVICE, Trainer

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from enresnet.evaluation import Evaluation
 from enresnet.evaluation.results_folder import ResultsFolder
-from enresnet.training.run import Run, plain_config
+from enresnet.training.run import Run
+from enresnet.training.run_config import plain_config
 
 
 @dataclass(frozen=True)
