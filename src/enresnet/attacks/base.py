@@ -6,8 +6,8 @@ import copy
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Literal, Self, get_args
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -17,10 +17,10 @@ from enresnet.attacks.counting import Classifier
 from enresnet.attacks.determinism import EOT, FEW, usual_eot
 from enresnet.attacks.failures import AttackFailedError, naming_attack
 from enresnet.attacks.geometry import norms_between
-from enresnet.attacks.inputs import check_classes, check_model_and_images
+from enresnet.attacks.inputs import check_model_and_images
 from enresnet.attacks.known_networks import is_batch_independent, is_deterministic
 from enresnet.attacks.precision import wants_bfloat16
-from enresnet.attacks.worst_so_far import Attempt, worst_of
+from enresnet.attacks.targets import Aim, ChosenTargets, Goal, towards_all
 from enresnet.common import checks
 from enresnet.common.precision import Precision
 from enresnet.common.progress import counted, progress_bar
@@ -29,12 +29,7 @@ from enresnet.common.text import brief
 from enresnet.models.frozen import FrozenCall, frozen
 from enresnet.models.interface import Model, device_of
 
-Goal = Literal["untargeted", "targeted", "runner_up"]
-ChosenTargets = Literal["random", "least_likely", "runner_up", "all"]
-GOALS: tuple[Goal, ...] = get_args(Goal)
-TARGETS: tuple[ChosenTargets, ...] = get_args(ChosenTargets)
-LONG = 10  # passes an image from which on that is worth it
-OTHERS = 9  # classes but the label, for the progress: how many there are only the model knows
+LONG = 10  # passes an image: from here on it pays to trace a network that is not ours
 
 
 @dataclass(frozen=True)
@@ -122,14 +117,8 @@ class Attack(ABC):
         generator: torch.Generator | None = None,
     ) -> None:
         self.eot = None if eot is None else checks.integer("eot", eot, low=1)
-        self.goal = checks.choice("goal", goal, GOALS)
-        self.chosen_targets = (
-            None if targets is None else checks.choice("targets", targets, TARGETS)
-        )
-        if targets is not None and goal != "targeted":
-            raise ValueError(
-                f"targets={targets!r} is for goal='targeted', found goal={goal!r}; give both"
-            )
+        aim = Aim(goal, targets)
+        self.goal, self.chosen_targets = aim.goal, aim.chosen
         self.generator = checked_generator(generator)
 
     def __call__(
@@ -219,7 +208,9 @@ class Attack(ABC):
         checks.integer("batch_size", batch_size, low=1)
         attack = self.decided(model, images[:batch_size])
         images, labels = images.detach(), labels.detach()
-        given = attack._checked_targets(targets, labels, images)
+        given = attack._aim.check_targets(
+            targets, labels, images, name=attack.name, kind=type(attack).__name__
+        )
         generator = attack.generator if seed is None else torch.Generator().manual_seed(seed)
         seeds = attack._draw_seeds(len(images), generator)
         bar = progress_bar(
@@ -272,12 +263,11 @@ class Attack(ABC):
     @property
     def passes(self) -> int:
         """How many forward passes one image costs."""
-        if self.chosen_targets == "all":
-            return 1 + OTHERS * (self.forward_passes() + self.draws)
-        if self.chosen_targets == "random":
-            return 1 + self.forward_passes()
-        ranked = self.goal == "runner_up" or self.chosen_targets is not None
-        return self.forward_passes() + (self.draws if ranked else 0)
+        return self._aim.passes(self.forward_passes(), self.draws)
+
+    @property
+    def _aim(self) -> Aim:
+        return Aim(self.goal, self.chosen_targets)
 
     @property
     def draws(self) -> int:
@@ -298,61 +288,17 @@ class Attack(ABC):
         attack.eot = checks.integer("eot", eot, low=1)
         return attack
 
-    def _checked_targets(self, targets: object, labels: Tensor, images: Tensor) -> Tensor:
-        """Return the targets that were given; the labels where none are needed."""
-        if targets is None:
-            if self.goal == "targeted" and self.chosen_targets is None:
-                raise ValueError(
-                    f"targets must be given to {self.name}, attack(model, images, labels, "
-                    "targets=...), or chosen: targets='random', 'least_likely', 'runner_up' or "
-                    f"'all' in {type(self).__name__}(...)"
-                )
-            return labels
-        if self.goal != "targeted" or self.chosen_targets is not None:
-            raise ValueError(
-                f"targets are given to {self.name}, which "
-                + (
-                    f"chooses its own, {self.chosen_targets!r}; leave out one of the two"
-                    if self.chosen_targets
-                    else f"has the goal {self.goal!r}; goal='targeted' takes them"
-                )
-            )
-        classes = check_classes("targets", targets, images).detach()
-        same = (classes.to(labels.device, torch.int64) == labels).nonzero().flatten()
-        if len(same):
-            first = int(same[0])
-            raise ValueError(
-                f"targets must not be the labels: found class {int(labels[first])} as target of "
-                f"image {first}, whose label it is; that would help the model"
-            )
-        return classes
-
     def _aimed(self, batch: Batch, given: Tensor) -> Tensor:
         """Return the attacked images of a batch, with the labels or targets that the goal means."""
         if self.goal == "untargeted":
             return self._perturbed(batch)
         if self.chosen_targets == "all":
             return self._towards_all(batch)
-        if self.chosen_targets == "random":
-            others = batch.classes() - 1
-            chance = (batch.seeds >> 8).to(batch.labels.device)  # their last bits start the search
-            given = (batch.labels + 1 + chance % others) % (others + 1)
-        elif self.goal == "runner_up" or self.chosen_targets is not None:
-            given = batch.ranked(last=self.chosen_targets == "least_likely")
-        return self._perturbed(replace(batch, labels=given, targeted=True))
+        return self._perturbed(self._aim.targeted(batch, given))
 
     def _towards_all(self, batch: Batch) -> Tensor:
-        """Aim at every other class in turn; keep what the model gets wrong in most draws."""
-        classes = batch.classes()
-
-        def towards(offset: int) -> Attempt:
-            def attempt(part: Batch) -> Tensor:
-                aim = (part.labels + offset) % classes
-                return self._perturbed(replace(part, labels=aim, targeted=True))
-
-            return attempt
-
-        return worst_of(batch, map(towards, range(1, classes)))
+        """Aim at every other class in turn; keep the worst result."""
+        return towards_all(batch, self._perturbed)
 
     @abstractmethod
     def forward_passes(self) -> int:

@@ -14,9 +14,10 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from enresnet.attacks.base import Attack, ChosenTargets, Goal
+from enresnet.attacks.base import Attack
 from enresnet.attacks.batch import Batch
 from enresnet.attacks.ifgsm import with_suffixes
+from enresnet.attacks.targets import ChosenTargets, Goal
 from enresnet.common import checks
 
 Space = Literal["tanh", "pixel"]

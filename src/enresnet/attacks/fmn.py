@@ -33,12 +33,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from enresnet.attacks.base import Attack, ChosenTargets, Goal
+from enresnet.attacks.base import Attack
 from enresnet.attacks.batch import Batch
 from enresnet.attacks.determinism import ASKED, NEAR
 from enresnet.attacks.geometry import BALLS, HAIR, Norm, norms_between
 from enresnet.attacks.ifgsm import check_epsilon, check_length, with_suffixes
 from enresnet.attacks.losses import widened
+from enresnet.attacks.targets import ChosenTargets, Goal
 from enresnet.common import checks
 from enresnet.common.precision import PRECISIONS, Precision
 

@@ -18,11 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from enresnet.attacks.base import Attack, ChosenTargets, Goal
+from enresnet.attacks.base import Attack
 from enresnet.attacks.batch import Batch
 from enresnet.attacks.common_random_numbers import CommonRandomNumbers
 from enresnet.attacks.geometry import Linf
 from enresnet.attacks.ifgsm import check_epsilon, with_suffixes
+from enresnet.attacks.targets import ChosenTargets, Goal
 from enresnet.common import checks
 
 # The share of pixels of a square is halved at these shares of the search (of 10,000 steps).
