@@ -143,13 +143,14 @@ class Attack(ABC):
             labels: The right classes, from 0 up.
             targets: The classes that a targeted attack is to reach, where it does not choose them
                 itself; none may be its image's label.
-            batch_size: How many images meet the model at once; all by default.
+            batch_size: Images in one call of the model; all by default.
             seed: Fixes what the attack draws in this call. By default it draws from its generator,
-                which goes on from call to call.
+                which continues from call to call.
             evaluating: False leaves the model's mode alone: one in training then moves its
                 BatchNorm statistics, as the paper's released code lets it.
             progress: None shows a bar on a terminal when the call takes long.
-            advance: Is told of passes, images times steps, as they are done, in place of a bar.
+            advance: Called in place of a bar, with the number of passes just done (images times
+                steps).
 
         Shape:
             - images: N x C x H x W, or N x ... for attacks without a notion of pixels
@@ -220,7 +221,7 @@ class Attack(ABC):
         few = images[:FEW].to(device) if attack.passes >= LONG and len(images) else None
         with bar as move, frozen(model, evaluating=evaluating, few=few) as call:
             largest = max(int(classes.max()) if len(labels) else 0 for classes in (labels, given))
-            # Of a model that always answers the same one draw is as good as many.
+            # For a deterministic model one draw is as good as many.
             same, averaged = is_deterministic(model, call), attack.draws
             eot = 1 if same else averaged
             classifier = Classifier(model, call, largest, worth=averaged // eot)
@@ -244,10 +245,10 @@ class Attack(ABC):
                     deterministic=same,
                     slack=call.slack if isinstance(call, FrozenCall) else 0.0,
                 )
-                told = move if advance is None else lambda n, _="": advance(n)
+                report = move if advance is None else lambda n, _="": advance(n)
                 aims = given[rows].to(device, torch.int64)
                 with (
-                    counted(told, batch.whole * attack.passes) as classifier.advance,
+                    counted(report, batch.whole * attack.passes) as classifier.advance,
                     naming_attack(attack.name, type(attack)),
                 ):
                     result[rows] = attack._aimed(batch, aims)
@@ -271,7 +272,7 @@ class Attack(ABC):
 
     @property
     def draws(self) -> int:
-        """Over how many draws it averages; where the model decides, at most."""
+        """The number of draws it averages over; the largest possible where the model decides."""
         return EOT if self.eot is None else self.eot
 
     def decided(self, model: Model, images: Tensor) -> Self:
@@ -312,7 +313,7 @@ class Attack(ABC):
         """
 
     def _perturbed(self, batch: Batch) -> Tensor:
-        """Return what :meth:`perturb` does, if that is an image for each of the batch's."""
+        """Return the result of :meth:`perturb`; raise unless it has the shape of the images."""
         found: object = self.perturb(batch)
         if not isinstance(found, Tensor) or found.shape != batch.images.shape:
             raise AttackFailedError(
@@ -353,8 +354,8 @@ class Attack(ABC):
     def _values(self) -> dict[str, Any]:
         """Return the hyper-parameters by name.
 
-        Targets only where they are chosen, and an early stop where there is one: results of before
-        it could be chosen are those without.
+        Targets that are not chosen and an early stop that is off are left out, so that results
+        stored before these options existed still match.
         """
         names = [name for name in inspect.signature(type(self)).parameters if name != "generator"]
         values = {name: getattr(self, name, self.chosen_targets) for name in names}

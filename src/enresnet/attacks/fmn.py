@@ -133,7 +133,7 @@ class FMN(Attack):
     def search(self, batch: Batch) -> Smallest:
         """Return the smallest adversarial perturbations of one batch, as far as they were found."""
         certain = batch.deterministic or (batch.eot == 1 and batch.answers_alike(NEAR))
-        if certain:  # in the progress each pass stands for the fresh draws too, which none takes
+        if certain:  # no fresh draws are taken: in the progress each pass counts for them too
             share = (self.draws + FRESH) / self.draws
             batch = replace(batch, whole=round(batch.whole * share))
         found = Smallest(batch.images, self.norm, self.max_epsilon)

@@ -230,7 +230,7 @@ class Draws:
         return torch.from_numpy(self._block[rows.numpy(), self._step - 1].astype(np.int64))
 
     def signs(self, shape: tuple[int, ...]) -> Tensor:
-        """Return -1 or 1, one of each ``shape`` an example."""
+        """Return random signs, -1 or 1, of this shape for each example."""
         words = np.stack([self._words(row, shape) for row in range(len(self._streams))])
         return _signs(torch.from_numpy(words.astype(np.int64)))
 

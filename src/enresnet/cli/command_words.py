@@ -213,7 +213,7 @@ def _values(kind: Any) -> Values:
 
 
 def _known_values() -> dict[str, Values]:
-    """Return the words of what is a string in a signature, by "option" or by "command option"."""
+    """Return the known words of options whose type is str, by "option" or by "command option"."""
     from enresnet.attacks import list_attacks
     from enresnet.common.precision import TRAINING_PRECISIONS
     from enresnet.data.registry import NAMES

@@ -56,7 +56,7 @@ _ARGUMENTS = {
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """Return the compiled loops, or None where they cannot be had."""
+    """Return the compiled loops, or None where they are not available."""
     if os.environ.get("ENRESNET_NATIVE") == "0":
         return None
     import torch  # first: its OpenMP is then ours too, and their threads do not fight

@@ -264,7 +264,7 @@ def _fabric(
     from lightning_fabric.strategies.ddp import DDPStrategy
 
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
-    # It logs that it ends the others when one has ended: let that be seen.
+    # Its launcher logs that it ends the other processes when one has ended: keep that message.
     logging.getLogger("lightning_fabric.strategies.launchers").setLevel(logging.INFO)
 
     # Statistics are averaged over the processes after every step, so DDP need not send its own.
@@ -282,7 +282,7 @@ def _fabric(
             )
         except (RuntimeError, ValueError) as error:  # no such device
             raise ValueError(
-                f"accelerator={accelerator}, devices={devices} cannot be had here: {error}"
+                f"accelerator={accelerator}, devices={devices} is not available here: {error}"
             ) from error
 
 

@@ -54,7 +54,7 @@ class Trainer:
         engine: Device, precision and processes; by default one process in float32, on the model's
             device.
         stop_asked: Called after every step; returns the number of a signal that asks to stop, or 0.
-            All processes hear what one is asked, in :attr:`Step.stop`.
+            :attr:`Step.stop` passes the signal of one process on to all.
 
     Attributes:
         model: The network in training.
@@ -351,7 +351,7 @@ class Trainer:
                         reduce=lambda gradient: self.engine.sum_over_processes(gradient * share),
                     )
                     stack.enter_context(moved)
-            # Only the forward pass is watched: lean gradients run the members once more.
+            # Only this forward pass counts: lean memory runs the members again for gradients.
             with nullcontext() if self._weights is None else self._weights.watching(crafted):
                 loss, logits = self._forward(CraftedBatch(images, crafted, labels))
             self._stepper.zero_grad()

@@ -57,7 +57,7 @@ def trace(network: nn.Module) -> fx.Graph:
             raise UnsuitableError(f"{type(module).__name__} has hooks, or a forward of its own")
     graphs = []
     for _ in range(2):
-        # A copy: a forward may keep what it is given, here no tensors. Its weights are the same.
+        # A copy, which shares the weights: a forward may store its input, here a proxy.
         shared = {id(t): t for t in (*network.parameters(), *network.buffers())}
         try:
             copied = copy.deepcopy(network, shared)

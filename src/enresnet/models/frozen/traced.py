@@ -195,7 +195,7 @@ class TracedNetwork(FrozenCall):
         return self._parts[place]
 
     def _fits(self, parts: SplitGraph, whole: fx.GraphModule, place: Place) -> bool:
-        """Return whether the parts are the whole, and draws can go through the second together."""
+        """Return whether the parts make up the whole, and the second takes draws together."""
         assert self._few is not None
         try:
             with torch.enable_grad(), without_noise(self.network):
