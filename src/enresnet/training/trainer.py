@@ -352,7 +352,7 @@ class Trainer:
                     )
                     stack.enter_context(moved)
             # Only this forward pass counts: lean memory runs the members again for gradients.
-            with nullcontext() if self._weights is None else self._weights.watching(crafted):
+            with nullcontext() if self._weights is None else self._weights.recording(crafted):
                 loss, logits = self._forward(CraftedBatch(images, crafted, labels))
             self._stepper.zero_grad()
             self.engine.backward(loss * share)
