@@ -150,16 +150,69 @@ def test_a_command_without_more_to_say_offers_its_options(shell, scripts, place)
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_script_is_right_for_its_shell_and_starts_no_python(shell, scripts, place):
-    name = shell.__name__
-    assert run(place, name, "-n", str(scripts / name)) == []
+def test_a_script_is_right_for_its_shell(shell, scripts, place):
+    assert run(place, shell.__name__, "-n", str(scripts / shell.__name__)) == []
+
+
+# What the texts alone show, so also where a shell is not installed.
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_starts_no_python(name, scripts):
     text = (scripts / name).read_text()
     assert "python" not in text.lower()
     assert text.startswith("#compdef enresnet\n" if name == "zsh" else "# Completion of enresnet")
 
 
+def listed_by_zsh(text):
+    """Return {command: options} and {"command --option": words} as the script lists them."""
+    options = {
+        command: set(re.findall(r"^ +'(--?[\w-]+)", body, re.MULTILINE))
+        for command, body in re.findall(
+            r"^ {8}'([^']*)'\) offered=\((.*?)^ {8}\) ;;",
+            text.partition("_enresnet_options() {")[2].partition("\n}\n")[0],
+            re.MULTILINE | re.DOTALL,
+        )
+    }
+    words = {}
+    values = text.partition("_enresnet_values() {")[2].partition("\n}\n")[0]
+    for keys, taken in re.findall(r"((?:^ {8}'.*(?:\\|\))\n)+)^ {12}(.*) ;;", values, re.MULTILINE):
+        found = re.search(r"words_of='([^']*)'", taken)
+        for key in re.findall(r"'([^']*)'", keys):
+            words[key] = set(found[1].split()) if found else set()
+    return options, words
+
+
+def listed_by_fish(text):
+    """Return the same from fish's script."""
+    options, words = {}, {}
+    for line in text.splitlines():
+        found = re.match(
+            r"complete -c enresnet -n '__enresnet_\w+ \\'([^\\]*)\\'' -([ls]) (\S+)", line
+        )
+        if found:
+            command, kind, name = found.groups()
+            option = ("--" if kind == "l" else "-") + name
+            options.setdefault(command, set()).add(option)
+            taken = re.search(r" -[xr] -a '([^']*)'", line)
+            words[f"{command} {option}"] = set(taken[1].split()) if taken else set()
+    return options, words
+
+
+@pytest.mark.parametrize("name", ["zsh", "fish"])
+def test_a_script_lists_every_option_and_its_words(name, scripts, commands):
+    listed = {"zsh": listed_by_zsh, "fish": listed_by_fish}[name]
+    options, words = listed((scripts / name).read_text())
+    for command in commands:
+        key = " ".join(command.name)
+        assert options.get(key, set()) == {option.name for option in command.options}
+        for option in command.options:
+            if option.values is not None and option.values.words:
+                assert words[f"{key} {option.name}"] == set(option.values.words)
+
+
 def test_all_quotes_are_closed(scripts):
-    """Also where a shell is not installed: its words are split as a POSIX shell would."""
+    """Words are split as a POSIX shell would."""
     for name in ("bash", "zsh"):
         text = re.sub(r"^ *#.*$", "", (scripts / name).read_text(), flags=re.MULTILINE)
         data = text.partition("\n_enresnet() {")[0]

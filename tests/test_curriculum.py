@@ -110,9 +110,9 @@ def test_a_shift_of_its_own():
     data = DataSet.of(pairs, pairs)
     for shift, moved in ((None, True), (0.0, False), (0.25, True)):
         trainer = training(replace(FAST, shift=shift), data)
-        images, _ = trainer._batch(torch.arange(30), 0.0)
+        images, _ = trainer._batches.load(torch.arange(30), halve=False)
         assert bool((images == 0).any()) == moved
-    assert trainer._augmentation.pad == 4
+    assert trainer._batches.augmentation.pad == 4
 
 
 def test_a_training_goes_on_where_it_was():

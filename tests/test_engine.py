@@ -14,7 +14,8 @@ from enresnet.common.precision import PRECISIONS, TRAINING_PRECISIONS
 from enresnet.data import DataSet, Images, load_data
 from enresnet.models import create_model
 from enresnet.training import Engine, Run, RunConfig, Trainer, load_recipe
-from enresnet.training.engine import LostProcessError, step_rows
+from enresnet.training.batches import step_rows
+from enresnet.training.engine import LostProcessError
 from enresnet.training.state import TrainerState
 from problems import seeded
 from processes import LINE, finish, kill, newest, start, wait_for

@@ -152,7 +152,6 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert "this one has none" in capsys.readouterr().err
 
 
-@pytest.mark.skipif("onnx" in sys.modules, reason="onnx is installed")
 def test_without_onnx_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(ImportError, match=r"pip install .*onnxruntime"):

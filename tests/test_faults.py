@@ -143,7 +143,7 @@ class TestFaults:
         if torch.cuda.is_available():
             pytest.skip("there is a GPU")
         for words, message in (
-            ({"accelerator": "gpu"}, "accelerator=gpu, devices=1 cannot be had here"),
+            ({"accelerator": "gpu"}, "accelerator=gpu, devices=1 is not available here"),
             ({"precision": "16-mixed"}, "precision 16 needs a GPU; on a CPU take bf16"),
             ({"sync_batchnorm": True}, "sync_batchnorm needs GPUs"),
             ({"accelerator": "tpu"}, "accelerator must be one of"),

@@ -44,7 +44,7 @@ def test_weights_move_towards_the_better_part():
     for _ in range(30):
         for rows in torch.arange(64).split(16):
             batch = images[rows]
-            with learned.watching(batch):
+            with learned.recording(batch):
                 model(batch)
             learned.gather(labels[rows])
         learned.step(engine)
@@ -61,7 +61,7 @@ def test_only_the_images_trained_on_are_gathered():
     model = create_model("en1_resnet8+en1_resnet14", noise=0).eval()
     learned = LearnedWeights(model, step=0.1)
     crafted = IMAGES.clone()
-    with learned.watching(crafted):
+    with learned.recording(crafted):
         model(IMAGES)
         model(crafted)
     assert len(learned._outputs) == 2
@@ -88,7 +88,7 @@ def test_the_step_is_that_of_the_mean_gradient_and_starts_anew_every_epoch():
             parts = torch.stack([member(IMAGES) for member in model.members])
         expected = model.weights - 0.05 * weight_gradient(parts, model.weights, LABELS)
         for rows in (slice(4), slice(4, 6)):  # unequal batches
-            with learned.watching(crafted := IMAGES[rows].clone()):
+            with learned.recording(crafted := IMAGES[rows].clone()):
                 model(crafted)
             learned.gather(LABELS[rows])
         learned.step(engine)

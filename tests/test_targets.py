@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from enresnet.attacks import FGSM, FMN, IFGSM, PGD, CarliniWagner, Square, attack_at, create_attack
-from enresnet.attacks.base import TARGETS
+from enresnet.attacks.targets import TARGETS
 from enresnet.cli import main
 from enresnet.evaluation import evaluate, transfer
 from enresnet.models import create_model, save_model

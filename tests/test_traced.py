@@ -257,7 +257,7 @@ def test_without_images_to_try_it_on_it_is_called_as_it_is():
 
 
 def test_short_attacks_do_not_trace(monkeypatch):
-    monkeypatch.setattr(traced, "_trace", lambda _: pytest.fail("traced"))
+    monkeypatch.setattr(traced, "trace", lambda _: pytest.fail("traced"))
     IFGSM(steps=9, eot=1)(trained(NETWORKS["post-activation"]()), IMAGES, LABELS)
 
 

@@ -51,14 +51,14 @@ def main(out: Path, devices: int) -> None:
             epochs=2, steps=2, epsilon=0.1, step_size=0.05, batch_size=32 // devices, **settings
         )
         trainer = Trainer(Plain(), data, recipe, engine=engine)
-        take = trainer._batch
+        load = trainer._batches.load
 
-        def watched(own: Tensor, done: float, take=take, name=name, trainer=trainer):
+        def watched(own: Tensor, *, halve: bool, load=load, name=name, trainer=trainer):
             if name == "pgd" and trainer.progress.epoch == 0:
                 rows.extend(own.tolist())
-            return take(own, done)
+            return load(own, halve=halve)
 
-        trainer._batch = watched  # type: ignore[method-assign]
+        trainer._batches.load = watched  # type: ignore[method-assign]
         first, epochs = {}, []
 
         def remember(_: object, first=first, trainer=trainer) -> None:

@@ -6,8 +6,8 @@ import copy
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Literal, Self, get_args
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -17,10 +17,10 @@ from enresnet.attacks.counting import Classifier
 from enresnet.attacks.determinism import EOT, FEW, usual_eot
 from enresnet.attacks.failures import AttackFailedError, naming_attack
 from enresnet.attacks.geometry import norms_between
-from enresnet.attacks.inputs import check_classes, check_model_and_images
+from enresnet.attacks.inputs import check_model_and_images
 from enresnet.attacks.known_networks import is_batch_independent, is_deterministic
 from enresnet.attacks.precision import wants_bfloat16
-from enresnet.attacks.worst_so_far import Attempt, worst_of
+from enresnet.attacks.targets import Aim, ChosenTargets, Goal, towards_all
 from enresnet.common import checks
 from enresnet.common.precision import Precision
 from enresnet.common.progress import counted, progress_bar
@@ -29,12 +29,7 @@ from enresnet.common.text import brief
 from enresnet.models.frozen import FrozenCall, frozen
 from enresnet.models.interface import Model, device_of
 
-Goal = Literal["untargeted", "targeted", "runner_up"]
-ChosenTargets = Literal["random", "least_likely", "runner_up", "all"]
-GOALS: tuple[Goal, ...] = get_args(Goal)
-TARGETS: tuple[ChosenTargets, ...] = get_args(ChosenTargets)
-LONG = 10  # passes an image from which on that is worth it
-OTHERS = 9  # classes but the label, for the progress: how many there are only the model knows
+LONG = 10  # passes an image: from here on it pays to trace a network that is not ours
 
 
 @dataclass(frozen=True)
@@ -122,14 +117,8 @@ class Attack(ABC):
         generator: torch.Generator | None = None,
     ) -> None:
         self.eot = None if eot is None else checks.integer("eot", eot, low=1)
-        self.goal = checks.choice("goal", goal, GOALS)
-        self.chosen_targets = (
-            None if targets is None else checks.choice("targets", targets, TARGETS)
-        )
-        if targets is not None and goal != "targeted":
-            raise ValueError(
-                f"targets={targets!r} is for goal='targeted', found goal={goal!r}; give both"
-            )
+        aim = Aim(goal, targets)
+        self.goal, self.chosen_targets = aim.goal, aim.chosen
         self.generator = checked_generator(generator)
 
     def __call__(
@@ -154,13 +143,14 @@ class Attack(ABC):
             labels: The right classes, from 0 up.
             targets: The classes that a targeted attack is to reach, where it does not choose them
                 itself; none may be its image's label.
-            batch_size: How many images meet the model at once; all by default.
+            batch_size: Images in one call of the model; all by default.
             seed: Fixes what the attack draws in this call. By default it draws from its generator,
-                which goes on from call to call.
+                which continues from call to call.
             evaluating: False leaves the model's mode alone: one in training then moves its
                 BatchNorm statistics, as the paper's released code lets it.
             progress: None shows a bar on a terminal when the call takes long.
-            advance: Is told of passes, images times steps, as they are done, in place of a bar.
+            advance: Called in place of a bar, with the number of passes just done (images times
+                steps).
 
         Shape:
             - images: N x C x H x W, or N x ... for attacks without a notion of pixels
@@ -219,7 +209,9 @@ class Attack(ABC):
         checks.integer("batch_size", batch_size, low=1)
         attack = self.decided(model, images[:batch_size])
         images, labels = images.detach(), labels.detach()
-        given = attack._checked_targets(targets, labels, images)
+        given = attack._aim.check_targets(
+            targets, labels, images, name=attack.name, kind=type(attack).__name__
+        )
         generator = attack.generator if seed is None else torch.Generator().manual_seed(seed)
         seeds = attack._draw_seeds(len(images), generator)
         bar = progress_bar(
@@ -229,7 +221,7 @@ class Attack(ABC):
         few = images[:FEW].to(device) if attack.passes >= LONG and len(images) else None
         with bar as move, frozen(model, evaluating=evaluating, few=few) as call:
             largest = max(int(classes.max()) if len(labels) else 0 for classes in (labels, given))
-            # Of a model that always answers the same one draw is as good as many.
+            # For a deterministic model one draw is as good as many.
             same, averaged = is_deterministic(model, call), attack.draws
             eot = 1 if same else averaged
             classifier = Classifier(model, call, largest, worth=averaged // eot)
@@ -253,10 +245,10 @@ class Attack(ABC):
                     deterministic=same,
                     slack=call.slack if isinstance(call, FrozenCall) else 0.0,
                 )
-                told = move if advance is None else lambda n, _="": advance(n)
+                report = move if advance is None else lambda n, _="": advance(n)
                 aims = given[rows].to(device, torch.int64)
                 with (
-                    counted(told, batch.whole * attack.passes) as classifier.advance,
+                    counted(report, batch.whole * attack.passes) as classifier.advance,
                     naming_attack(attack.name, type(attack)),
                 ):
                     result[rows] = attack._aimed(batch, aims)
@@ -272,16 +264,15 @@ class Attack(ABC):
     @property
     def passes(self) -> int:
         """How many forward passes one image costs."""
-        if self.chosen_targets == "all":
-            return 1 + OTHERS * (self.forward_passes() + self.draws)
-        if self.chosen_targets == "random":
-            return 1 + self.forward_passes()
-        ranked = self.goal == "runner_up" or self.chosen_targets is not None
-        return self.forward_passes() + (self.draws if ranked else 0)
+        return self._aim.passes(self.forward_passes(), self.draws)
+
+    @property
+    def _aim(self) -> Aim:
+        return Aim(self.goal, self.chosen_targets)
 
     @property
     def draws(self) -> int:
-        """Over how many draws it averages; where the model decides, at most."""
+        """The number of draws it averages over; the largest possible where the model decides."""
         return EOT if self.eot is None else self.eot
 
     def decided(self, model: Model, images: Tensor) -> Self:
@@ -298,61 +289,17 @@ class Attack(ABC):
         attack.eot = checks.integer("eot", eot, low=1)
         return attack
 
-    def _checked_targets(self, targets: object, labels: Tensor, images: Tensor) -> Tensor:
-        """Return the targets that were given; the labels where none are needed."""
-        if targets is None:
-            if self.goal == "targeted" and self.chosen_targets is None:
-                raise ValueError(
-                    f"targets must be given to {self.name}, attack(model, images, labels, "
-                    "targets=...), or chosen: targets='random', 'least_likely', 'runner_up' or "
-                    f"'all' in {type(self).__name__}(...)"
-                )
-            return labels
-        if self.goal != "targeted" or self.chosen_targets is not None:
-            raise ValueError(
-                f"targets are given to {self.name}, which "
-                + (
-                    f"chooses its own, {self.chosen_targets!r}; leave out one of the two"
-                    if self.chosen_targets
-                    else f"has the goal {self.goal!r}; goal='targeted' takes them"
-                )
-            )
-        classes = check_classes("targets", targets, images).detach()
-        same = (classes.to(labels.device, torch.int64) == labels).nonzero().flatten()
-        if len(same):
-            first = int(same[0])
-            raise ValueError(
-                f"targets must not be the labels: found class {int(labels[first])} as target of "
-                f"image {first}, whose label it is; that would help the model"
-            )
-        return classes
-
     def _aimed(self, batch: Batch, given: Tensor) -> Tensor:
         """Return the attacked images of a batch, with the labels or targets that the goal means."""
         if self.goal == "untargeted":
             return self._perturbed(batch)
         if self.chosen_targets == "all":
             return self._towards_all(batch)
-        if self.chosen_targets == "random":
-            others = batch.classes() - 1
-            chance = (batch.seeds >> 8).to(batch.labels.device)  # their last bits start the search
-            given = (batch.labels + 1 + chance % others) % (others + 1)
-        elif self.goal == "runner_up" or self.chosen_targets is not None:
-            given = batch.ranked(last=self.chosen_targets == "least_likely")
-        return self._perturbed(replace(batch, labels=given, targeted=True))
+        return self._perturbed(self._aim.targeted(batch, given))
 
     def _towards_all(self, batch: Batch) -> Tensor:
-        """Aim at every other class in turn; keep what the model gets wrong in most draws."""
-        classes = batch.classes()
-
-        def towards(offset: int) -> Attempt:
-            def attempt(part: Batch) -> Tensor:
-                aim = (part.labels + offset) % classes
-                return self._perturbed(replace(part, labels=aim, targeted=True))
-
-            return attempt
-
-        return worst_of(batch, map(towards, range(1, classes)))
+        """Aim at every other class in turn; keep the worst result."""
+        return towards_all(batch, self._perturbed)
 
     @abstractmethod
     def forward_passes(self) -> int:
@@ -366,7 +313,7 @@ class Attack(ABC):
         """
 
     def _perturbed(self, batch: Batch) -> Tensor:
-        """Return what :meth:`perturb` does, if that is an image for each of the batch's."""
+        """Return the result of :meth:`perturb`; raise unless it has the shape of the images."""
         found: object = self.perturb(batch)
         if not isinstance(found, Tensor) or found.shape != batch.images.shape:
             raise AttackFailedError(
@@ -407,8 +354,8 @@ class Attack(ABC):
     def _values(self) -> dict[str, Any]:
         """Return the hyper-parameters by name.
 
-        Targets only where they are chosen, and an early stop where there is one: results of before
-        it could be chosen are those without.
+        Targets that are not chosen and an early stop that is off are left out, so that results
+        stored before these options existed still match.
         """
         names = [name for name in inspect.signature(type(self)).parameters if name != "generator"]
         values = {name: getattr(self, name, self.chosen_targets) for name in names}

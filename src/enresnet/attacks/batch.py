@@ -91,7 +91,7 @@ class Batch:
         return -value if self.targeted else value
 
     def margin(self, logits: Tensor) -> Tensor:
-        """Return what the attack lowers below 0 to succeed, an example each."""
+        """Return, for each example, the margin: the attack succeeds where it is below 0."""
         value = margin(logits, self.labels)
         return -value if self.targeted else value
 
@@ -161,10 +161,11 @@ class Batch:
 
     @torch.no_grad()
     def answers_alike(self, epsilon: float) -> bool:
-        """Return whether the model answers the same, as far as can be seen.
+        """Return whether the model always gives the same answer, as far as some calls show.
 
-        On these images and on others as near as an attack twice; on a few of them many times, since
-        a call's noise may be the same for all its images (one of several networks answers).
+        It is called twice on these images and twice on random points within ``epsilon`` of them.
+        A few images are tried many times: the noise of a call may be the same for all its images,
+        as where one of several networks answers.
         """
         ball, (few, times) = BALLS["linf"](self.images, epsilon), ASKED
         for point in (self.images, ball.random_point(self.seeds)):

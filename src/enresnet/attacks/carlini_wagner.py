@@ -14,9 +14,10 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from enresnet.attacks.base import Attack, ChosenTargets, Goal
+from enresnet.attacks.base import Attack
 from enresnet.attacks.batch import Batch
 from enresnet.attacks.ifgsm import with_suffixes
+from enresnet.attacks.targets import ChosenTargets, Goal
 from enresnet.common import checks
 
 Space = Literal["tanh", "pixel"]
@@ -151,14 +152,15 @@ class _Verdict:
 
 
 class _Adam:
-    """Adam (Kingma and Ba, 2015), entry by entry, so that examples do not meet."""
+    """Adam (Kingma and Ba, 2015), entry by entry, so that no example depends on another."""
 
     def __init__(self, variable: Tensor, step_size: float) -> None:
         self._variable, self._step_size = variable, min(step_size, LARGEST_STEP)
         self._mean, self._square = torch.zeros_like(variable), torch.zeros_like(variable)
         self._steps = 0
 
-    def descend(self, gradient: Tensor, *, beta1: float = 0.9, beta2: float = 0.999) -> None:
+    def descend(self, gradient: Tensor) -> None:
+        beta1, beta2 = 0.9, 0.999
         self._steps += 1
         self._mean.lerp_(gradient, 1 - beta1)
         self._square.lerp_(gradient.square(), 1 - beta2)

@@ -21,7 +21,7 @@ class Classifier:
         model: The model as the user gave it.
         call: The way to call it, as :func:`~enresnet.models.frozen.frozen` yields it.
         largest_label: The largest class number that must be among its classes.
-        advance: Is told of passes, in images, as they are done.
+        advance: Called with the number of passes just done, counted in images.
         worth: Passes that one of ours stands for in the progress.
     """
 

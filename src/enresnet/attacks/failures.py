@@ -23,7 +23,7 @@ class AttackFailedError(ValueError, RuntimeError):
 def naming_model(model: Model, images: Tensor) -> Iterator[None]:
     """Name a model in what it raises where it is given images.
 
-    The sentence says what the images' type or shape have to do with it, where that can be told.
+    The sentence names the images' type or shape where that is the cause.
     Errors of other kinds, such as that memory is out, are raised as they are.
     """
     try:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import torch
 
-from enresnet.attacks.base import ChosenTargets, Goal
 from enresnet.attacks.geometry import Norm
 from enresnet.attacks.ifgsm import IFGSM, check_epsilon, with_suffixes
+from enresnet.attacks.targets import ChosenTargets, Goal
 from enresnet.common.precision import Precision
 
 

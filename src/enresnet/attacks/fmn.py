@@ -33,12 +33,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from enresnet.attacks.base import Attack, ChosenTargets, Goal
+from enresnet.attacks.base import Attack
 from enresnet.attacks.batch import Batch
 from enresnet.attacks.determinism import ASKED, NEAR
 from enresnet.attacks.geometry import BALLS, HAIR, Norm, norms_between
 from enresnet.attacks.ifgsm import check_epsilon, check_length, with_suffixes
 from enresnet.attacks.losses import widened
+from enresnet.attacks.targets import ChosenTargets, Goal
 from enresnet.common import checks
 from enresnet.common.precision import PRECISIONS, Precision
 
@@ -132,7 +133,7 @@ class FMN(Attack):
     def search(self, batch: Batch) -> Smallest:
         """Return the smallest adversarial perturbations of one batch, as far as they were found."""
         certain = batch.deterministic or (batch.eot == 1 and batch.answers_alike(NEAR))
-        if certain:  # in the progress each pass stands for the fresh draws too, which none takes
+        if certain:  # no fresh draws are taken: in the progress each pass counts for them too
             share = (self.draws + FRESH) / self.draws
             batch = replace(batch, whole=round(batch.whole * share))
         found = Smallest(batch.images, self.norm, self.max_epsilon)

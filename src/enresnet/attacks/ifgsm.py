@@ -9,9 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from enresnet.attacks.base import Attack, ChosenTargets, Goal
+from enresnet.attacks.base import Attack
 from enresnet.attacks.batch import Batch, Loss
 from enresnet.attacks.geometry import BALLS, Ball, Norm
+from enresnet.attacks.targets import ChosenTargets, Goal
 from enresnet.common import checks
 from enresnet.common.precision import PRECISIONS, Precision
 

@@ -12,10 +12,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from enresnet.attacks.base import ChosenTargets, Goal
 from enresnet.attacks.batch import Batch
 from enresnet.attacks.geometry import BALLS, Norm
 from enresnet.attacks.ifgsm import IFGSM, with_suffixes
+from enresnet.attacks.targets import ChosenTargets, Goal
 from enresnet.attacks.worst_so_far import worst_of
 from enresnet.common import checks
 from enresnet.common.precision import Precision

@@ -3,8 +3,8 @@
 An attack only needs to know where to go: its points move in float32, and every judgement is made
 in float32. The gradients of our own networks are as useful in bfloat16
 (``benchmarks/precision.py`` prints the difference). Networks that torch.fx can follow are computed
-in it if their answers stay the same but for rounding. Of other models we cannot know, so they are
-left alone unless told.
+in it if their answers stay the same but for rounding. For other models that is not known: they are
+computed as they are, unless the caller chooses bfloat16.
 """
 
 from __future__ import annotations

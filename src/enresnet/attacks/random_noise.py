@@ -10,10 +10,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from enresnet.attacks.base import Attack, ChosenTargets, Goal
+from enresnet.attacks.base import Attack
 from enresnet.attacks.batch import Batch
 from enresnet.attacks.geometry import BALLS, Norm
 from enresnet.attacks.ifgsm import check_epsilon, with_suffixes
+from enresnet.attacks.targets import ChosenTargets, Goal
 from enresnet.attacks.worst_so_far import worst_of
 from enresnet.common import checks
 

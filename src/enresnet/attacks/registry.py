@@ -11,7 +11,7 @@ import torch
 
 from enresnet.attacks.apgd import APGD, APGDLoss
 from enresnet.attacks.autoattack import AutoAttack, Version, check_installed
-from enresnet.attacks.base import TARGETS, Attack, ChosenTargets, Goal
+from enresnet.attacks.base import Attack
 from enresnet.attacks.carlini_wagner import CarliniWagner, Space
 from enresnet.attacks.fgsm import FGSM
 from enresnet.attacks.fmn import FMN
@@ -21,6 +21,7 @@ from enresnet.attacks.pgd import PGD
 from enresnet.attacks.random_noise import RandomNoise
 from enresnet.attacks.square import Square
 from enresnet.attacks.strongest.search import Strongest
+from enresnet.attacks.targets import TARGETS, ChosenTargets, Goal
 from enresnet.common import checks
 from enresnet.common.precision import Precision
 from enresnet.common.randomness import named_generator

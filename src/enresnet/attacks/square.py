@@ -18,11 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from enresnet.attacks.base import Attack, ChosenTargets, Goal
+from enresnet.attacks.base import Attack
 from enresnet.attacks.batch import Batch
 from enresnet.attacks.common_random_numbers import CommonRandomNumbers
 from enresnet.attacks.geometry import Linf
 from enresnet.attacks.ifgsm import check_epsilon, with_suffixes
+from enresnet.attacks.targets import ChosenTargets, Goal
 from enresnet.common import checks
 
 # The share of pixels of a square is halved at these shares of the search (of 10,000 steps).
@@ -229,7 +230,7 @@ class Draws:
         return torch.from_numpy(self._block[rows.numpy(), self._step - 1].astype(np.int64))
 
     def signs(self, shape: tuple[int, ...]) -> Tensor:
-        """Return -1 or 1, one of each ``shape`` an example."""
+        """Return random signs, -1 or 1, of this shape for each example."""
         words = np.stack([self._words(row, shape) for row in range(len(self._streams))])
         return _signs(torch.from_numpy(words.astype(np.int64)))
 

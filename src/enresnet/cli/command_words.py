@@ -139,10 +139,10 @@ def _read(
         elif tyro.conf.Positional in notes:
             values = _values_of(name, parameter, kind, known)
         else:
-            told = next((note.help for note in notes if getattr(note, "help", None)), "")
-            told = _short(told or parameters.texts.get(parameter, ""))
+            help_text = next((note.help for note in notes if getattr(note, "help", None)), "")
+            help_text = _short(help_text or parameters.texts.get(parameter, ""))
             default = parameters.defaults[parameter]
-            options.append(_option(name, parameter, kind, default, told, known))
+            options.append(_option(name, parameter, kind, default, help_text, known))
     if not inside:
         yield CommandWords(name, text, tuple(options), values)
         return
@@ -213,7 +213,7 @@ def _values(kind: Any) -> Values:
 
 
 def _known_values() -> dict[str, Values]:
-    """Return the words of what is a string in a signature, by "option" or by "command option"."""
+    """Return the known words of options whose type is str, by "option" or by "command option"."""
     from enresnet.attacks import list_attacks
     from enresnet.common.precision import TRAINING_PRECISIONS
     from enresnet.data.registry import NAMES

@@ -234,8 +234,8 @@ def _offer(values: Values) -> str:
 
 
 def _complete(where: str, words: str, text: str) -> str:
-    told = f" -d {_fish(text)}" if text else ""
-    return f"complete -c enresnet -n {_fish(where)} {words}{told}"
+    described = f" -d {_fish(text)}" if text else ""
+    return f"complete -c enresnet -n {_fish(where)} {words}{described}"
 
 
 def _fish(text: str) -> str:

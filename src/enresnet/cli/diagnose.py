@@ -38,7 +38,7 @@ def command(
 ) -> int:
     """Check a model for gradient masking; exit code 1 if there is a sign of it.
 
-    A check is undecided where so few images could not have told, whatever was found.
+    A check is undecided where there are too few images for any outcome to be significant.
 
     Results are kept in a journal in the run's folder as they come. If the command is killed, the
     same command resumes where it stopped.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from enresnet.evaluation import Accuracy
 
 JOURNAL = "evaluation.journal"
-PAPER = ("fgsm", "ifgsm20", "cw")  # the attacks, unless told
+PAPER = ("fgsm", "ifgsm20", "cw")  # the attacks by default
 CURVE = ("ifgsm20", "fmn100")  # and those of a curve
 
 

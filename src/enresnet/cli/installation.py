@@ -69,7 +69,7 @@ VARIABLES = {
     "SSH_CONNECTION": "set where one works from afar; enresnet demo then opens no browser",
     "NO_PROXY": "hosts that are reached directly; enresnet demo adds its own",
 }
-PRIVATE = ("SSH_CONNECTION", "NO_PROXY")  # addresses: only whether there are some is told
+PRIVATE = ("SSH_CONNECTION", "NO_PROXY")  # addresses: only whether they are set is shown
 
 
 def inspect_installation() -> dict[str, list[Line]]:

@@ -1,4 +1,4 @@
-"""What a command is to look at: a run, a file of weights, or a function of the user's own."""
+"""The model a command works on: a run, a file of weights, or the user's own function."""
 
 from __future__ import annotations
 

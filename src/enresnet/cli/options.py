@@ -16,7 +16,7 @@ _WORDS = {Path: "PATH", int: "INT", float: "NUMBER", str: "TEXT"}
 
 
 class Flat:
-    """Marks a dataclass whose fields are options of the command itself, where it stands."""
+    """Marks a dataclass whose fields become options of the command, in the same place."""
 
 
 def flattened(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -37,7 +37,7 @@ PICTURES = (".png", ".svg")
 
 @dataclass(frozen=True)
 class Findings:
-    """What a study found: numbers for the file, pictures by name, and whether all is well."""
+    """What a study found: numbers for the file, pictures by name, and whether all checks passed."""
 
     numbers: Any
     pictures: dict[str, Callable[[], Figure]]

@@ -15,7 +15,7 @@ GIGABYTE = 1 << 30
 
 
 def keep_memory() -> bool:
-    """Let this process keep up to two gigabytes that it freed; return whether that can be had.
+    """Let this process keep up to two gigabytes that it freed; return whether that is possible.
 
     For the command line and for processes of our own: a library must not change its caller's.
     Whoever set ``MALLOC_...`` variables keeps what they chose.

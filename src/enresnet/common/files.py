@@ -226,7 +226,7 @@ def writable(path: str | os.PathLike[str]) -> Path:
 
 
 def try_lock(file: IO[Any]) -> bool:
-    """Return whether an exclusive lock on an open file was to be had.
+    """Return whether an exclusive lock on an open file was available; then it is held.
 
     The system lets go of it when the process ends.
     """

@@ -81,7 +81,7 @@ class TorchState:
 
     @contextmanager
     def replayed(self) -> Iterator[None]:
-        """Let the generators give again what they gave from here on, then go on as before."""
+        """Repeat the draws of the generators from here on; afterwards they continue."""
         import torch
 
         gpus = [] if self.gpu is None else [self.gpu[0]]

@@ -82,7 +82,7 @@ def parse_yaml(text: str, *, name: str) -> Any:
     except _RefusedError as error:
         raise ValueError(f"{name} is refused: {_in_a_line(error)}") from error
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
-        # Numbers and dates that cannot be are errors of Python's, not of YAML's.
+        # For impossible numbers and dates Python raises the error, not the YAML reader.
         raise ValueError(f"{name} is not YAML: {_in_a_line(error)}") from error
 
 

@@ -51,7 +51,7 @@ def import_named(source: str) -> Any:
 
 
 def at_its_line(what: str, error: Exception) -> ValueError:
-    """Return an error of the user's own code, told by the last line of theirs that was reached."""
+    """Return an error of the user's own code, with the last line of that code that ran."""
     word = error.msg if isinstance(error, SyntaxError) else str(error)
     return ValueError(f"{what}: {type(error).__name__}: {word}{users_line(error)}")
 

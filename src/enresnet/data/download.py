@@ -1,7 +1,7 @@
 """Where images come from: the cache, a site, an npm package. Nothing from outside is trusted.
 
 A download is checked against its digest before it is opened, and appears whole or not at all.
-Written by hand rather than by pooch: its temporary files do not say whose they are, so nobody could
+Our own code in place of pooch: its temporary files do not say whose they are, so nobody could
 remove what a killed download left, and it moves a file into place before it is safe on the disk.
 """
 
@@ -53,7 +53,7 @@ def make_cache_folder() -> Path:
 
 
 def clean_cache_folder() -> None:
-    """Remove what killed downloads left, where that is allowed."""
+    """Remove the files that killed downloads left, where permissions allow it."""
     with suppress(OSError):
         remove_leftovers(cache_folder(), deep=False)
 

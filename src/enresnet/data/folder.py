@@ -67,7 +67,7 @@ class Layout:
         there = {path.name for path in root.iterdir() if path.is_dir() and path.name[0] != "."}
         held_out = sorted(there.intersection(VALIDATION))
         only_splits = bool(there) and all(name.lower() in SPLITS for name in there)
-        # A class may be called train, as vehicles are: only with its like it is a split.
+        # A class may be called train, the vehicle: among other classes alone it is no split.
         paired = TRAIN in there and (TEST in there or held_out)
         if not paired and not only_splits:
             return cls()

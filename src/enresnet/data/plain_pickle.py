@@ -112,7 +112,7 @@ def _dtype(code: Any, *_: Any) -> _Uint8:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Meets stand-ins of ours where a pickle names numpy's; every other name is refused.
+    """Replaces the names of numpy in a pickle by stand-ins of ours; refuses every other name.
 
     Nothing of numpy's is within a pickle's reach: ``numpy.ndarray`` itself, called with a buffer
     and the type object, would let it forge pointers.

@@ -25,8 +25,10 @@ from enresnet.models.noise import noise_modules
 Against = Literal["each", "base", "ensemble"]
 AGAINST: tuple[Against, ...] = get_args(Against)
 
+DemoAttack = Literal["fgsm", "ifgsm", "pgd", "apgd", "cw", "cw_pixel", "square", "noise"]
+
 # What can be chosen, and the name that create_attack knows it by.
-ATTACKS = {
+ATTACKS: dict[str, str] = {
     "fgsm": "fgsm",
     "ifgsm": "ifgsm{steps}",
     "pgd": "pgd{steps}",
@@ -70,7 +72,7 @@ class DemoSettings:
         print(DemoSettings(attack="pgd", epsilon=51, steps=10).attack_name)  # pgd10
     """
 
-    attack: str = "ifgsm"
+    attack: DemoAttack = "ifgsm"
     epsilon: float = 8
     steps: int = 20
     eot: int = 5
@@ -211,7 +213,7 @@ def attack_pair(
         label: Its class, which the attack leads away from. Without one, the attack leads away from
             what the attacked network says of the image.
         settings: How to attack; by default ``DemoSettings()``.
-        advance: Is told the share of the work that is done, from 0 to 1.
+        advance: Called with the share of the work that is done, from 0 to 1.
 
     Shape:
         - image: C x H x W, as ``pair.image_shape``

@@ -1,6 +1,6 @@
 """The page: gradio components around :func:`attack_pair`, served to this machine alone.
 
-Nothing is loaded from or told to another host: fonts are the system's, gradio's telemetry and
+Nothing is loaded from another host or sent to one: fonts are the system's, gradio's telemetry and
 version check are off, and a Content-Security-Policy keeps the browser to this server.
 """
 
@@ -78,7 +78,7 @@ def serve(
     Args:
         pairs: The networks to choose from.
         port: The port; by default 7860, or another one if that is taken.
-        ready: Is told the address once the page can be opened.
+        ready: Called with the address once the page can be opened.
 
     Raises:
         OSError: The port is taken or not allowed.
@@ -189,7 +189,7 @@ def build(pairs: list[Pair], stop: threading.Event) -> tuple[Any, dict[str, Any]
         index: Any,
         upload: str | None,
         invert: bool,
-        kind: str,
+        kind: Any,
         epsilon: Any,
         steps: Any,
         eot: Any,
@@ -262,7 +262,7 @@ def build(pairs: list[Pair], stop: threading.Event) -> tuple[Any, dict[str, Any]
                 button = gr.Button("Attack", variant="primary", elem_id="attack")
                 result = gr.HTML(_first_result(first), elem_id="result")
         for component in (networks, index, kind, epsilon, steps, eot, against, draws, seed):
-            # What gradio finds wrong with a value is a traceback; what we find is a sentence.
+            # Checked by us: gradio answers a wrong value with a traceback, we with a sentence.
             component.preprocess = _as_sent
         chosen = [networks, index, upload, invert]
         settings = [kind, epsilon, steps, eot, against, draws, seed]

@@ -1,4 +1,4 @@
-"""An image file of the user's as both networks want it, and a sentence on what was done to it."""
+"""The user's image file as both networks take it, and a sentence on what was done to it."""
 
 from __future__ import annotations
 

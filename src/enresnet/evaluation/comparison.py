@@ -282,9 +282,9 @@ def _entries(record: ResultsFolder | Evaluation, section: str) -> dict[str, _Kep
 
 
 def _differing(mine: _Kept, other: _Kept, *, attacked: bool) -> str:
-    """Return what two results differ in so that they cannot be compared; "" if in nothing.
+    """Return the difference that makes two results incomparable; "" if there is none.
 
-    A model that answers always the same needs neither draws nor EOT.
+    For a deterministic model neither draws nor EOT matter.
     """
     if mine.about["data"] != other.about["data"]:
         return "measured on other images"

@@ -200,7 +200,7 @@ def accuracy_curve(
         epsilons: The radii; by default 11 from 0 to 16/255 in linf, and to 1 in l2.
         draws: Predictions that every image is scored over; 10 by default, 1 for a deterministic
             model.
-        batch_size: Images that meet the model at once; 128 by default.
+        batch_size: Images in one call of the model; 128 by default.
         limit: Use only the first so many images; None, the default, for all.
         seed: Fixes the noise and the attacks; by default nothing is fixed.
         journal: A folder that keeps results as they come; the same call goes on from there. Needs a
@@ -287,7 +287,7 @@ def is_minimal(name: str) -> bool:
 def without_single_images(
     known: Mapping[str, Accuracy], attacks: Mapping[str, Attack]
 ) -> dict[str, Accuracy]:
-    """Return those of known accuracies that a curve can be drawn from.
+    """Return the known accuracies from which a curve can be drawn.
 
     An attack that minimises needs the perturbation and the score of each image, and the clean
     images' scores; files keep neither.

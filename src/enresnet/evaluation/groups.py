@@ -212,14 +212,14 @@ def _images(covariance: float, images: int) -> _Part:
 
 
 def _half_width(parts: list[_Part], images: int, confidence: float) -> float:
-    """Return it; never less than Wilson's interval has for images without a single difference."""
+    """Return half the interval's width, at least that of Wilson's interval without a difference."""
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     whole = math.hypot(*(part.half_width(confidence) for part in parts))
     return max(whole, z * z / (images + z * z))
 
 
 def _p_value(mean: float, parts: list[_Part], images: int) -> float:
-    """Return the level at which the interval would just reach 0."""
+    """Return the p-value: the level at which the interval would just reach 0."""
     low, high = 1e-12, 1.0
     if mean == 0 or _half_width(parts, images, 1 - low) <= abs(mean):
         return 1.0 if mean == 0 else low

@@ -54,7 +54,7 @@ def evaluate(
             at 2/255"; clean images are scored once.
         draws: Predictions that every image is scored over; 10 by default, 1 for a deterministic
             model.
-        batch_size: Images that meet the model at once; 128 by default.
+        batch_size: Images in one call of the model; 128 by default.
         limit: Use only the first so many images; None, the default, for all.
         seed: Fixes the noise of our networks, torch's global generators and the attacks. By default
             nothing is fixed.
@@ -124,7 +124,7 @@ def transfer(
         attacks: One or several, themselves or by name.
         epsilon: Of attacks that are given by name, one or several; 8/255 by default.
         draws: Predictions that every image is scored over; 10 by default.
-        batch_size: Images that meet a model at once; 128 by default.
+        batch_size: Images in one call of a model; 128 by default.
         limit: Use only the first so many images; None, the default, for all.
         seed: Fixes the noise and the attacks; by default nothing is fixed.
         journal: A folder that keeps results as they come; by default nothing is kept.
@@ -186,7 +186,7 @@ def transfer_matrix(
         attacks: One or several, themselves or by name.
         epsilon: Of attacks that are given by name, one or several; 8/255 by default.
         draws: Predictions that every image is scored over; 10 by default.
-        batch_size: Images that meet a model at once; 128 by default.
+        batch_size: Images in one call of a model; 128 by default.
         limit: Use only the first so many images; None, the default, for all.
         seed: Fixes the noise and the attacks; by default nothing is fixed.
         journal: A folder that keeps results as they come; by default nothing is kept.

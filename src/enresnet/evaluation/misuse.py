@@ -23,10 +23,10 @@ from enresnet.models import Normalized
 from enresnet.models.interface import Model
 
 LOOK = 128  # images from all over the data
-FEWEST = 20  # of fewer nothing is said
-JUMP = 0.1  # of accuracy, beyond which normalisation is what was missing
-GOOD = 0.95  # accuracy that no normalisation was missing from
-SUM = 1e-3  # how near to 1 probabilities add up
+FEWEST = 20  # with fewer images nothing is said
+JUMP = 0.1  # gain in accuracy that shows that normalisation was missing
+GOOD = 0.95  # a model this accurate lacks no normalisation
+SUM = 1e-3  # by how much the sum of probabilities may differ from 1
 
 # By the number of channels: what models are usually trained with.
 USUAL: dict[int, dict[str, tuple[tuple[float, ...], tuple[float, ...]]]] = {

@@ -21,7 +21,7 @@ class EvaluationOptions:
     Attributes:
         draws: Predictions that every image is scored over; 10 by default, 1 for a deterministic
             model.
-        batch_size: Images that meet a model at once; 128 by default.
+        batch_size: Images in one call of a model; 128 by default.
         limit: Use only the first so many images; None, the default, for all.
         seed: Fixes the noise of our networks, torch's global generators and the attacks.
         journal: A folder that keeps results as they come; the same call goes on from there. Several

@@ -71,9 +71,9 @@ class Result:
 class Gathered:
     """The results of one attack of one source on all images, filled in as they come.
 
-    The tensors are made whole before the work starts. Kept piece by piece, a few bytes of every
-    batch would stand between the large tensors of the next ones: the C library cannot close such
-    gaps, and the process would grow with the number of batches.
+    The tensors are allocated whole before the work starts. Kept piece by piece, a few bytes of
+    every batch would lie between the large tensors of the next ones: the C library cannot close
+    such gaps, and the process would grow with the number of batches.
     """
 
     def __init__(self, images: int, draws: Mapping[str, int]) -> None:

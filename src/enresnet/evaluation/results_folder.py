@@ -217,7 +217,7 @@ class ResultsFolder:
         return found
 
     def _put_aside(self, known: dict[str, Any]) -> str:
-        """Copy both files to a name of their own, and return where to."""
+        """Copy both files to new names; return the words that say where."""
         name, number = str(known.get("weights"))[:8], 1
         while (aside := self.folder / f"evaluation.{name}-{number}.json").exists():
             number += 1

@@ -80,7 +80,7 @@ class Answer:
 
     @classmethod
     def of(cls, model: Model, images: Tensor) -> Answer:
-        """Ask a model once."""
+        """Return the answer of one call of a model."""
         start = time.perf_counter()
         (logits,) = drawn_logits(model, images, 1)
         return cls(logits, time.perf_counter() - start)
@@ -146,7 +146,7 @@ def score(model: Model, images: Tensor, labels: Tensor, *, draws: int = 1) -> Te
 
     Args:
         model: From images in [0, 1] to logits.
-        images: In [0, 1]; all of them meet the model at once.
+        images: In [0, 1]; all of them go into one call of the model.
         labels: The right classes, from 0 up.
         draws: Predictions of each image; 1 by default.
 

@@ -105,7 +105,7 @@ class Session:
         return replace(self, data=images, options=options, digest=images.fingerprint())
 
     def identity(self, name: str = OWN) -> Identity:
-        """Return what tells the model of this name from others."""
+        """Return the identity of the model of this name."""
         return self.look.identity({**self.sources, **self.targets}[name])
 
     def usual_eot(self) -> int:

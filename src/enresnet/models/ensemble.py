@@ -83,7 +83,7 @@ class Ensemble(nn.Module):
 
     @property
     def config(self) -> dict[str, Any]:
-        """The arguments that build this ensemble again, apart from members and weights."""
+        """The arguments that build this ensemble again, without members and weights."""
         return {"average": self.average, "draws": self.draws}
 
     @torch.no_grad()

@@ -104,7 +104,7 @@ class NetworkSource:
             found = import_timm().get_pretrained_cfg(name, allow_unregistered=True)
             if found is not None:
                 mean, std = tuple(found.mean), tuple(found.std)
-        if self.in_channels != len(mean):  # gray images: that of the colours together
+        if self.in_channels != len(mean):  # gray images: the mean over the colours
             return (sum(mean) / len(mean),), (sum(std) / len(std),)
         return mean, std
 
@@ -296,7 +296,7 @@ class ExternalNetwork(nn.Module):
 
     @property
     def config(self) -> dict[str, Any]:
-        """All that it is built again from, as plain JSON, apart from noise."""
+        """The arguments that build this network again, as plain JSON, without the noise."""
         return {
             "source": None if self.source is None else asdict(self.source),
             "kind": self.kind,

@@ -21,7 +21,7 @@ def first_only(instead: str) -> Callable[[Callable[..., Any]], Callable[..., Any
         def checked(ctx: Any, *gradients: Any) -> Any:
             if torch.is_grad_enabled():  # so it is where create_graph=True
                 raise RuntimeError(
-                    f"create_graph=True: no second derivative can be had here; {instead}"
+                    f"create_graph=True: no second derivative is available here; {instead}"
                 )
             return backward(ctx, *gradients)
 

@@ -71,7 +71,7 @@ class _Lean(torch.autograd.Function):
 
 @contextmanager
 def _replayed(noise: dict[NoiseStream, Any]) -> Iterator[None]:
-    """Let the streams give again what they gave from the stored states on, then go on as before."""
+    """Repeat the draws of the streams from the stored states on; afterwards they continue."""
     now = {stream: stream.get_state() for stream in noise}
     try:
         for stream, state in noise.items():

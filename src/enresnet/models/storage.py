@@ -235,7 +235,7 @@ def rebuild(
 ) -> ResNet | ExternalNetwork | Ensemble:
     """Return the model that :func:`describe` described, with fresh weights.
 
-    ``network`` is copied where the description does not tell how a network is built.
+    ``network`` is copied where the description does not say how a network is built.
     """
     if "resnet" in description:
         return ResNet(**description["resnet"])

@@ -56,7 +56,7 @@ _ARGUMENTS = {
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """Return the compiled loops, or None where they cannot be had."""
+    """Return the compiled loops, or None where they are not available."""
     if os.environ.get("ENRESNET_NATIVE") == "0":
         return None
     import torch  # first: its OpenMP is then ours too, and their threads do not fight
@@ -94,8 +94,8 @@ def why_not() -> str:
     except subprocess.CalledProcessError as error:
         lines = error.stderr.decode(errors="replace").strip().splitlines()
         code = f"exit code {error.returncode}"
-        told = next((line for line in lines if "error" in line), lines[-1] if lines else code)
-        return f"{error.cmd[0]} fails: {told}"
+        reason = next((line for line in lines if "error" in line), lines[-1] if lines else code)
+        return f"{error.cmd[0]} fails: {reason}"
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
     return "they compile and load now, but did not before"

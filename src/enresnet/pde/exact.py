@@ -133,7 +133,7 @@ def manufactured(size: int = 48, *, sigma: float = 0.4, backward: bool = True) -
         )
 
     def source(points: Tensor, time: float) -> Tensor:
-        """Return u_t + F.grad u +- (sigma^2 / 2) Lap u, worked out by hand."""
+        """Return u_t + F.grad u +- (sigma^2 / 2) Lap u, written out."""
         x, y = points.unbind(dim=-1)
         first = torch.exp(torch.sin(x + 2 * time) * 0.8)
         slope = 0.8 * torch.cos(x + 2 * time)

@@ -230,7 +230,7 @@ class _Field:
         self._steady: Tensor | None = None
         self._last: tuple[float, Tensor] | None = None  # a step ends where the next begins
         if callable(velocity):
-            for time in _times(span, SCANNED):  # an unstable step is told before the work
+            for time in _times(span, SCANNED):  # refuse an unstable step before the work
                 self(time)
         else:
             self._steady = self._checked(velocity)

@@ -40,7 +40,7 @@ class HubModel(
     pipeline_tag="image-classification",
     tags=["adversarial-robustness", "feynman-kac", "image-classification"],
 ):
-    """A model with what the Hub is told of it: ``save_pretrained``, ``push_to_hub`` and back.
+    """A model and its card on the Hub: ``save_pretrained``, ``push_to_hub`` and back.
 
     The weights go into one safetensors file with a description that the model is built again from;
     no pickle is written or read. The card shows what was measured, also as ``model-index``.
@@ -144,7 +144,7 @@ class HubModel(
                 some.
 
         Returns:
-            The model with what is told of it.
+            The model and what its card says.
 
         Raises:
             FileNotFoundError: The folder holds no model.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from enresnet.training.recipe import list_recipes as list_recipes
     from enresnet.training.recipe import load_recipe as load_recipe
     from enresnet.training.run import Run as Run
-    from enresnet.training.run import RunConfig as RunConfig
+    from enresnet.training.run_config import RunConfig as RunConfig
     from enresnet.training.run_list import RunSummary as RunSummary
     from enresnet.training.run_list import list_runs as list_runs
     from enresnet.training.session import resume as resume
@@ -29,7 +29,8 @@ __all__ = load_on_first_use(
         "engine": "Engine",
         "integration": "integrate",
         "recipe": "Recipe list_recipes load_recipe",
-        "run": "Run RunConfig",
+        "run": "Run",
+        "run_config": "RunConfig",
         "run_list": "RunSummary list_runs",
         "events": "Epoch Step",
         "session": "resume train",

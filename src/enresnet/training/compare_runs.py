@@ -194,5 +194,5 @@ def _labels(name: str, side: list[Path | Evaluation]) -> tuple[str, ...]:
 
 
 def _section_words(sections: tuple[str, str]) -> list[str]:
-    """Return what tells two sides of the same runs apart."""
+    """Return the sections in brackets where the two sides differ in them; else nothing."""
     return [f" ({name})" if sections[0] != sections[1] else "" for name in sections]

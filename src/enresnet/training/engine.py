@@ -215,18 +215,6 @@ class Engine:
         return self.processes > 1 and any(word in str(error).lower() for word in words)
 
 
-def step_rows(count: int, size: int, processes: int = 1) -> list[slice]:
-    """Return the rows of each step of an epoch: ``count`` images, ``size`` a step.
-
-    The last step may be smaller. A rest of fewer images than processes joins the step before, so
-    that every process has an image.
-    """
-    starts = list(range(0, count, size))
-    if len(starts) > 1 and count - starts[-1] < processes:
-        starts.pop()
-    return [slice(start, end) for start, end in zip(starts, [*starts[1:], count], strict=True)]
-
-
 class CraftedBatch:
     """What the loss needs. Not a tuple: Fabric would round the images of one to its precision."""
 
@@ -276,7 +264,7 @@ def _fabric(
     from lightning_fabric.strategies.ddp import DDPStrategy
 
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
-    # It logs that it ends the others when one has ended: let that be seen.
+    # Its launcher logs that it ends the other processes when one has ended: keep that message.
     logging.getLogger("lightning_fabric.strategies.launchers").setLevel(logging.INFO)
 
     # Statistics are averaged over the processes after every step, so DDP need not send its own.
@@ -294,7 +282,7 @@ def _fabric(
             )
         except (RuntimeError, ValueError) as error:  # no such device
             raise ValueError(
-                f"accelerator={accelerator}, devices={devices} cannot be had here: {error}"
+                f"accelerator={accelerator}, devices={devices} is not available here: {error}"
             ) from error
 
 

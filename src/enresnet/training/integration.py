@@ -70,7 +70,7 @@ def integrate(
     config = replace(
         first,
         model="+".join(run.config.model for run in opened),
-        # What it is evaluated against, unless told.
+        # What it is evaluated against by default.
         recipe=replace(first.recipe, epsilon=max(run.config.recipe.epsilon for run in opened)),
         parts=tuple(str(Path(run)) for run in runs),
         weights=tuple(model.weights.tolist()),

@@ -47,7 +47,7 @@ class LearnedWeights:
         self._outputs: list[Tensor] = []
 
     @contextmanager
-    def watching(self, images: Tensor) -> Iterator[None]:
+    def recording(self, images: Tensor) -> Iterator[None]:
         """Record the logits of the parts on these images while the block runs the model."""
         self._outputs = []
 

@@ -19,12 +19,13 @@ from enresnet.common.precision import EARLIER_NAMES
 from enresnet.training.checkpoint import checkpoints
 from enresnet.training.events import Epoch, Step
 from enresnet.training.interruption import Interruption
-from enresnet.training.run import Run, plain_config
+from enresnet.training.run import Run
+from enresnet.training.run_config import plain_config
 from enresnet.training.selection import Selection
 from enresnet.training.state import TrainingState
 from enresnet.training.trainer import ADVICE, Trainer
 
-SHORTEST = 10.0  # seconds between two checkpoints, unless told
+SHORTEST = 10.0  # seconds between two checkpoints, by default
 SHARE = 0.01  # of the time that checkpoints may take
 AT_EPOCH = 1.0  # seconds since the last checkpoint after which the end of an epoch gets one
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from enresnet.evaluation import Evaluation
 from enresnet.evaluation.results_folder import ResultsFolder
-from enresnet.training.run import Run, plain_config
+from enresnet.training.run import Run
+from enresnet.training.run_config import plain_config
 
 
 @dataclass(frozen=True)
@@ -72,23 +73,23 @@ def pair_by_seed(first: RunGroup, second: RunGroup) -> tuple[RunGroup, RunGroup,
                 f"{side.name} has one run and {other.name} several: how much its trainings differ "
                 "is not known; train another seed, or compare two runs alone"
             )
-    told = []
+    notes = []
     commits = sorted(first.commits | second.commits)
     if len(commits) > 1:
-        told.append(f"Trained by different commits: {', '.join(c[:12] for c in commits)}.")
+        notes.append(f"Trained by different commits: {', '.join(c[:12] for c in commits)}.")
     common = [seed for seed in first.records if seed in second.records]
     if not (first.seeded and second.seeded) or len(common) < 2:
-        told.append("No two seeds in common: the runs are compared as two groups.")
-        return first, second, False, told
+        notes.append("No two seeds in common: the runs are compared as two groups.")
+        return first, second, False, notes
     for side in (first, second):
         left = [seed for seed in side.records if seed not in common]
         if left:
-            told.append(
+            notes.append(
                 f"Left out of {side.name}: seed {', '.join(left)}, which has no partner on the "
                 "other side."
             )
-    told.append(f"Paired by seed: {', '.join(common)}.")
-    return first.only(common), second.only(common), True, told
+    notes.append(f"Paired by seed: {', '.join(common)}.")
+    return first.only(common), second.only(common), True, notes
 
 
 def _named(models: set[str], count: int) -> str:

@@ -18,7 +18,8 @@ from enresnet.training.events import Step
 from enresnet.training.interruption import InterruptedTrainingError, interruption
 from enresnet.training.keeper import Keeper
 from enresnet.training.memory import networks_of
-from enresnet.training.run import Run, RunConfig
+from enresnet.training.run import Run
+from enresnet.training.run_config import RunConfig
 from enresnet.training.trainer import Trainer
 
 

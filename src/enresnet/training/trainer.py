@@ -22,9 +22,10 @@ from enresnet.evaluation import score
 from enresnet.models.noise import NoiseStream, share_stream
 from enresnet.training.averaging import WeightAverage
 from enresnet.training.awp import default_gamma, perturbed_weights
+from enresnet.training.batches import TrainingBatches
 from enresnet.training.collapse_guard import CollapseGuard
-from enresnet.training.curriculum import halved, recipe_at, why_not_halved
-from enresnet.training.engine import CraftedBatch, Engine, ObjectiveLoss, step_rows
+from enresnet.training.curriculum import recipe_at, why_not_halved
+from enresnet.training.engine import CraftedBatch, Engine, ObjectiveLoss
 from enresnet.training.events import Epoch, Progress, Step
 from enresnet.training.joint import LearnedWeights, compensate
 from enresnet.training.memory import choose_memory
@@ -53,7 +54,7 @@ class Trainer:
         engine: Device, precision and processes; by default one process in float32, on the model's
             device.
         stop_asked: Called after every step; returns the number of a signal that asks to stop, or 0.
-            All processes hear what one is asked, in :attr:`Step.stop`.
+            :attr:`Step.stop` passes the signal of one process on to all.
 
     Attributes:
         model: The network in training.
@@ -89,8 +90,8 @@ class Trainer:
         if self.engine.sync_batchnorm:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
         self.model, self.data, self.recipe, self._seed = model, data, recipe, seed
-        self._check_shares()
-        self._augment, self._attack = torch.Generator(), torch.Generator()
+        self._batches = TrainingBatches(data, recipe, engine=self.engine, seed=seed)
+        self._attack = torch.Generator()
         self._noise = NoiseStream(named_generator(seed, "noise"))
         share_stream(model, self._noise)
         self._plan = recipe  # another one after a collapse
@@ -106,14 +107,7 @@ class Trainer:
                 engine=self.engine,
                 seed=seed,
             )
-        self._augmentation = data.augmentation
-        if recipe.shift is not None:
-            pad = round(recipe.shift * int(data.train.pixels.shape[3]))
-            self._augmentation = replace(data.augmentation, pad=pad)
-        # Channels last: faster on CPUs, and on GPUs in reduced precision.
-        whole = self.engine.device.type == "cuda" and self.engine.precision == "32"
-        self._format = torch.contiguous_format if whole else torch.channels_last
-        model.to(memory_format=self._format)  # type: ignore[call-overload]
+        model.to(memory_format=self._batches.memory_format)  # type: ignore[call-overload]
         few = data.train.batch(slice(2))[0].to(self.engine.device)
         with self.engine.autocast(), torch_seeded(0, self.engine.device):
             self.recompute = choose_memory(
@@ -124,7 +118,7 @@ class Trainer:
                 sharing=self.engine.local,
                 passes=self.objective.passes,
             )
-            self._whole = why_not_halved(model, few) if recipe.low_resolution else ""
+            self._never_halved = why_not_halved(model, few) if recipe.low_resolution else ""
         self._optimiser = torch.optim.SGD(
             model.parameters(),
             lr=recipe.learning_rate,
@@ -164,7 +158,7 @@ class Trainer:
     @property
     def steps(self) -> int:
         """The number of steps of an epoch."""
-        return len(step_rows(len(self.data.train), self._step_size, self.engine.processes))
+        return self._batches.steps
 
     @property
     def steps_done(self) -> int:
@@ -233,36 +227,22 @@ class Trainer:
     def _averaged(self) -> nn.Module | None:
         return None if self._average is None else self._average.model
 
-    @property
-    def _step_size(self) -> int:
-        return self.recipe.batch_size * self.engine.processes
-
-    def _check_shares(self) -> None:
-        if len(self.data.train) < self.engine.processes:
-            raise ValueError(
-                f"devices must not be more than training images: found {self.engine.processes} "
-                f"processes for {len(self.data.train)} images"
-            )
-
     def _epoch(self, after_step: Callable[[Step], None]) -> Epoch:
         at = self.progress
         self.model.train()
         if self.recipe.reset_momentum and at.step == 0:
             self._optimiser.state.clear()
-        order = torch.randperm(
-            len(self.data.train), generator=named_generator(self._seed, f"order {at.epoch}")
-        )
-        rows = step_rows(len(order), self._step_size, self.engine.processes)
-        for number in range(at.step, len(rows)):
-            after_step(self._seeded_step(order[rows[number]], number, len(rows)))
+        order = self._batches.order(at.epoch)
+        for number in range(at.step, len(order)):
+            after_step(self._seeded_step(order[number], number, len(order)))
         ended = time.monotonic()
         if self._weights is not None:
             self._weights.step(self.engine)
             if self._average is not None:
                 self._average.follow_weights(self.model)
         notes = [self._watch_for_collapse()]
-        if self._whole and at.epoch == 0:
-            notes.append(f"low_resolution is left out: {self._whole}")
+        if self._never_halved and at.epoch == 0:
+            notes.append(f"low_resolution is left out: {self._never_halved}")
         weights = [] if self._weights is None else self._weights.values()
         self.validation = found = self._validate()
         robust_training = self.objective.robust
@@ -295,7 +275,7 @@ class Trainer:
     def _seed_step(self, epoch: int, number: int) -> str:
         """Seed our own streams for a step; return what names it."""
         where = f"{epoch} {number} {self.engine.rank}"
-        self._augment.manual_seed(named_seed(self._seed, f"augmentation {where}"))
+        self._batches.generator.manual_seed(named_seed(self._seed, f"augmentation {where}"))
         self._attack.manual_seed(named_seed(self._seed, f"attack {where}"))
         self._noise.manual_seed(named_seed(self._seed, f"noise {where}"))
         return where
@@ -306,7 +286,8 @@ class Trainer:
         done = (at.epoch + number / steps) / self.recipe.epochs
         self._follow(recipe_at(self._plan, done))
         own = rows[self.engine.share_of(len(rows))]
-        images, labels = self._batch(own, done)
+        halve = done < self.recipe.low_resolution and not self._never_halved
+        images, labels = self._batches.load(own, halve=halve)
         if self._answers is not None:
             self.objective.answers = self._answers[own].to(self.engine.device)
         rate = self.recipe.rate_at(at.epoch, (number + 1) / steps, steps)
@@ -344,17 +325,6 @@ class Trainer:
                 recipe, self._attack
             )
 
-    def _batch(self, rows: Tensor, done: float) -> tuple[Tensor, Tensor]:
-        train, device = self.data.train, self.engine.device
-        pixels = train.pixels[rows]
-        if self.recipe.augment:
-            pixels = self._augmentation(pixels, self._augment)
-        images = train.in_unit_range(pixels).to(device)
-        if done < self.recipe.low_resolution and not self._whole:
-            images = halved(images)
-        images = images.contiguous(memory_format=self._format)
-        return images, train.labels[rows].to(device)
-
     def _update(
         self, images: Tensor, labels: Tensor, count: int, rate: float
     ) -> tuple[float, float, int]:
@@ -381,8 +351,8 @@ class Trainer:
                         reduce=lambda gradient: self.engine.sum_over_processes(gradient * share),
                     )
                     stack.enter_context(moved)
-            # Only the forward pass is watched: lean gradients run the members once more.
-            with nullcontext() if self._weights is None else self._weights.watching(crafted):
+            # Only this forward pass counts: lean memory runs the members again for gradients.
+            with nullcontext() if self._weights is None else self._weights.recording(crafted):
                 loss, logits = self._forward(CraftedBatch(images, crafted, labels))
             self._stepper.zero_grad()
             self.engine.backward(loss * share)

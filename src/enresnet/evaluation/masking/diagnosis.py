@@ -185,7 +185,7 @@ def diagnose(
             model.
         limit: Use only the first so many images, two at least; None, the default, for all. Checks
             that compare two attacks need six that are right when clean.
-        batch_size: Images that meet the model at once; 128 by default.
+        batch_size: Images in one call of the model; 128 by default.
         queries: Steps of the search without gradients; 300 by default.
         sources: Other models, by name, whose adversarial images are tried on it; by default none.
         naturally_trained: The same network trained without attacks, which no honest attack leaves

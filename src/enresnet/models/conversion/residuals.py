@@ -236,7 +236,7 @@ def _no_residual(one: Any, two: Any) -> str:
 
 
 def _linear_sources(x: Tensor) -> set[Any]:
-    """Return what a tensor is a linear map of, step by step, itself included."""
+    """Return the autograd nodes of a tensor and of what it is a linear map of, step by step."""
     node, found = _node(x), set()
     while node is not None:
         found.add(node)

@@ -1,4 +1,4 @@
-r"""A frozen network as attacks meet it: BatchNorm folded away, in one type of numbers.
+r"""A frozen network as attacks call it: BatchNorm folded away, in one type of numbers.
 
 In evaluation BatchNorm is an affine map. That after the first convolution of a block goes into its
 weights; that before the block stands before a ReLU and cannot, but is fused with the sum and the

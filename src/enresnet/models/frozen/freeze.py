@@ -143,7 +143,7 @@ class _Freezer:
 
 
 class _Holders:
-    """Which thread holds which modules: one at a time, the same one as often as it likes."""
+    """Which thread holds which modules. One at a time; it may take the same module again."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

@@ -1,4 +1,4 @@
-"""Operations that answer twice the same and have no memory: of them a network may be retraced."""
+"""Operations that are deterministic and keep no state: a network made of them may be traced."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _IN_PLACE = frozenset(
     | _named(torch, "relu_")
     | _named(functional, "relu_")
 )
-# What is random unless it is told not to be.
+# These are random unless ``training`` is False.
 _DROPS = frozenset(_named(functional, "dropout dropout1d dropout2d alpha_dropout"))
 _NORMS = frozenset({functional.batch_norm, torch.batch_norm})
 

@@ -1,4 +1,4 @@
-r"""Networks as attacks meet them: folded, and taken apart at their first noise.
+r"""Networks as attacks call them: folded, and split at their first noise.
 
 Up to the first noise all draws are the same, so that several of them share that part:
 

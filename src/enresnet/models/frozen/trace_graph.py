@@ -1,0 +1,94 @@
+"""The torch.fx graph of a whole network, where that is the same function whenever it is called.
+
+A ``forward`` that branches on its input, draws numbers, or keeps something between calls has no
+such graph: :class:`UnsuitableError` says which of these it does.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, fx, nn
+
+from enresnet.models.frozen.fold import is_listened_to
+from enresnet.models.frozen.known_operations import unknown_in
+from enresnet.models.noise import NoiseInjection
+
+
+class UnsuitableError(Exception):
+    """The network cannot be traced, or its copy is not the same function; says why."""
+
+
+class LogitsOnly(nn.Module):
+    """A network whose output is its logits, whatever holds them."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.training = False
+
+    def forward(self, images: Any) -> Any:
+        """Return the logits; while tracing they are a proxy, which stands for a tensor."""
+        output = self.network(images)
+        if isinstance(output, Tensor | fx.Proxy):
+            return output
+        if isinstance(output, Mapping):
+            return output["logits"]
+        return output[0] if isinstance(output, tuple) else output.logits
+
+
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, NoiseInjection) or super().is_leaf_module(m, module_qualified_name)
+
+
+def trace(network: nn.Module) -> fx.Graph:
+    """Return the graph of a whole network, from images to logits.
+
+    Raises:
+        UnsuitableError: The network may not be the same function in every call.
+    """
+    for module in network.modules():
+        if module.training:
+            raise UnsuitableError("it is in training mode")
+        if is_listened_to(module) and not isinstance(module, fx.GraphModule):
+            raise UnsuitableError(f"{type(module).__name__} has hooks, or a forward of its own")
+    graphs = []
+    for _ in range(2):
+        # A copy, which shares the weights: a forward may store its input, here a proxy.
+        shared = {id(t): t for t in (*network.parameters(), *network.buffers())}
+        try:
+            copied = copy.deepcopy(network, shared)
+            before = [_remembered(module) for module in copied.modules()]
+            graphs.append(_Tracer().trace(LogitsOnly(copied)))
+        except Exception as error:  # anything may go wrong where a proxy stands for a tensor
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise UnsuitableError(f"its forward cannot be traced ({reason})") from error
+        for then, module in zip(before, copied.modules(), strict=True):
+            if then != _remembered(module):
+                raise UnsuitableError(f"the forward of {type(module).__name__} changes the module")
+    if str(graphs[0]) != str(graphs[1]):
+        raise UnsuitableError("its forward is not the same each time")
+    graph = graphs[0]
+    if unknown := unknown_in(graph, LogitsOnly(network)):
+        raise UnsuitableError(f"its forward uses {unknown}")
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    if not placeholders or any(node.users and not node.args for node in placeholders[1:]):
+        raise UnsuitableError("its forward takes more than images")
+    return graph
+
+
+def _remembered(module: nn.Module) -> dict[str, Any]:
+    """Return what a forward may change in a module, as far as plain values tell."""
+    found: dict[str, Any] = {}
+    for name, value in vars(module).items():
+        if name.startswith("_"):
+            continue
+        if isinstance(value, list | tuple | set | dict):
+            found[name] = (type(value), len(value))
+        else:
+            simple = isinstance(value, int | float | str | None)
+            found[name] = (type(value), value if simple else None)
+    return found
