@@ -32,6 +32,7 @@ def works_for(network: FoldedNetwork, x: Tensor) -> bool:
         and native.supports(x)
         and torch.backends.mkldnn.is_available()
         and torch.backends.mkldnn.enabled
+        and (x.dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
         and len(x) > 0
         and all(_suits(len(scale)) for scale, _ in network.affines)
         and all(b.noise.noise == 0 or b.noise.std_over == "example" for b in network.blocks)
