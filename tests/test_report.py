@@ -16,8 +16,8 @@ from enresnet.paper import run_quickstart
 from enresnet.report import quickstart_page
 from enresnet.report.examples import Answers
 from enresnet.report.figures import accuracy_bars
-from enresnet.report.html import SHOWN, verdict
 from enresnet.report.quickstart import ATTACKS, BASE, ENSEMBLE, NETWORKS, Plan
+from enresnet.report.quickstart_page import SHOWN, verdict
 from enresnet.training import load_recipe
 from problems import seeded
 
