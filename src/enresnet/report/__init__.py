@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from enresnet.report.quickstart import NETWORKS as NETWORKS
     from enresnet.report.quickstart import Plan as Plan
     from enresnet.report.quickstart import Quickstart as Quickstart
-    from enresnet.report.quickstart_page import quickstart_page as quickstart_page
+    from enresnet.report.quickstart_page import render_quickstart as render_quickstart
 
 __all__ = load_on_first_use(
     __name__,
@@ -28,6 +28,6 @@ __all__ = load_on_first_use(
         "found_runs": "FoundRuns find_runs",
         "page": "write_report",
         "quickstart": "NETWORKS Plan Quickstart",
-        "quickstart_page": "quickstart_page",
+        "quickstart_page": "render_quickstart",
     },
 )

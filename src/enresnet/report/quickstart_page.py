@@ -31,7 +31,7 @@ from enresnet.report.thumbnails import change_uri, image_uri
 SHOWN = 8  # images: so many that were not chosen, and so many on which the networks differ
 
 
-def quickstart_page(result: Quickstart) -> str:
+def render_quickstart(result: Quickstart) -> str:
     """Return the page of the quickstart, as self-contained HTML.
 
     Args:
@@ -44,10 +44,10 @@ def quickstart_page(result: Quickstart) -> str:
 
         from pathlib import Path
         from enresnet.paper import run_quickstart
-        from enresnet.report import quickstart_page
+        from enresnet.report import render_quickstart
 
         result = run_quickstart(seeds=1)
-        Path("quickstart.html").write_text(quickstart_page(result), encoding="utf-8")
+        Path("quickstart.html").write_text(render_quickstart(result), encoding="utf-8")
     """
     rows, curve_rows = result.rows(), result.curve_rows()
     epsilon = result.plan.recipe.epsilon
