@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -419,26 +418,6 @@ def server(tmp_path):
             yield found[1], process, lines
         finally:
             process.kill()
-
-
-@pytest.fixture
-def browser(tmp_path):
-    """Yield headless Chromium."""
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if importlib.util.find_spec("selenium") is None or chromium is None or driver is None:
-        pytest.skip("selenium, chromium or chromedriver is not installed")
-    from selenium.webdriver import Chrome, ChromeOptions, ChromeService
-
-    options = ChromeOptions()
-    options.binary_location = chromium
-    words = "headless no-sandbox disable-gpu disable-quic no-first-run disable-sync"
-    words += " disable-background-networking disable-component-update window-size=1280,1000"
-    for word in [*words.split(), f"user-data-dir={tmp_path / 'profile'}"]:
-        options.add_argument(f"--{word}")
-    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
-    found = Chrome(options=options, service=ChromeService(driver))
-    yield found
-    found.quit()
 
 
 def waited(condition, *, seconds=60.0):

@@ -31,7 +31,7 @@ SLOW = {
     "paper.verify_solvers",
     "pde.study_characteristics",
     "report.Quickstart",
-    "report.quickstart_page",
+    "report.render_quickstart",
 }
 
 

@@ -1,18 +1,22 @@
 """What runs say of the paper: figures only with a run behind them, verdicts only over seeds."""
 
 import csv
+import json
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
+from enresnet.cli import main
 from enresnet.data import Images
 from enresnet.evaluation import Evaluation, group_accuracy
 from enresnet.evaluation.aggregation import summarise
 from enresnet.evaluation.scoring import Scored
 from enresnet.paper import Setup, contents_of, load_claims, load_paper
 from enresnet.paper.claims import Side
-from enresnet.paper.evidence import ONE_SEED, Evidence
+from enresnet.paper.evidence import NO_PAIR, ONE_SEED, Evidence
 from enresnet.paper.measurement import eot_of, paper_attack, section_of
 from enresnet.paper.published import Network
 from enresnet.paper.run_index import RunIndex
@@ -37,9 +41,9 @@ def accuracy(share, *, seed, attack=None, deterministic=True):
     )
 
 
-def write(out, network, seed, natural, robust=(), *, eot=None, source=None, setup=SETUP):
+def write(out, network, seed, natural, robust=(), *, eot=None, source=None, setup=SETUP, **joined):
     """Write the folder of a finished run with these accuracies."""
-    config = replace(setup.config(network, seed), parts=("a", "b") if network.parts else ())
+    config = replace(setup.config(network, seed), **joined)
     folder = out / setup.place(network, seed)
     run = Run.open(folder) if folder.exists() else Run.create(folder, config)
     run.weights("best").touch()
@@ -71,6 +75,14 @@ def network(model, training="robust"):
 
 def evidence(out, setup=SETUP, **options):
     return Evidence(RunIndex(setup, out, **options))
+
+
+def collect(*words):
+    """Return what enresnet reproduce --collect finds, as JSON."""
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "found.json"
+        assert main(["reproduce", *map(str, words), "--collect", "--json", str(path)]) == 0
+        return json.loads(path.read_text())
 
 
 def two(out, first, second, *, seeds=(0, 1, 2), **both):
@@ -110,14 +122,14 @@ def test_only_pairs_of_seeds_count(tmp_path):
     assert evidence(tmp_path).verdict(load_claims()[NOISE]).seeds == (0, 1)
 
 
-@pytest.mark.parametrize("others", [(0, 2), (2, 3)])
-def test_seeds_without_a_partner_decide_nothing(tmp_path, others):
+@pytest.mark.parametrize(("others", "note"), [((0, 2), ONE_SEED), ((2, 3), NO_PAIR)])
+def test_seeds_without_a_partner_decide_nothing(tmp_path, others, note):
     for seed, other in zip((0, 1), others, strict=True):
         write(tmp_path, network("en1_resnet20"), seed, 0.8)
         write(tmp_path, network("resnet20"), other, 0.6)
     found = evidence(tmp_path, Setup(recipe="fast", seeds=(0, 1, 2, 3)))
     verdict = found.verdict(load_claims()[NOISE])
-    assert (verdict.decision, verdict.note) == ("undecided", ONE_SEED)
+    assert (verdict.decision, verdict.note) == ("undecided", note)
     assert len(verdict.runs) == 2
 
 
@@ -125,6 +137,86 @@ def test_results_without_their_scores_do_not_count(tmp_path):
     run = write(tmp_path, network("resnet20"), 0, 0.7)
     (run.folder / "scores.safetensors").unlink()
     assert evidence(tmp_path).measured(Side(network("resnet20")), "natural") is None
+
+
+@pytest.mark.parametrize(
+    ("lost", "words"),
+    [
+        (["scores.safetensors"], "natural accuracy of ResNet20 was measured, but the scores"),
+        (
+            ["scores.safetensors", "evaluation.json"],
+            "natural accuracy of ResNet20 was not measured",
+        ),
+    ],
+)
+def test_what_was_run_but_cannot_be_compared_says_why(tmp_path, lost, words, capsys):
+    """It is not called "not run": the networks are there."""
+    two(tmp_path, 0.8, 0.7)
+    for seed in range(3):
+        for name in lost:
+            (tmp_path / SETUP.place(network("resnet20"), seed) / name).unlink()
+    verdict = collect("claims", "--recipe", "fast", "--out", tmp_path)["claims"][NOISE]
+    assert verdict["decision"] == "not comparable"
+    assert words in verdict["note"]
+    assert words in " ".join(capsys.readouterr().err.split())
+    assert verdict["effect"] is None
+    assert len(verdict["runs"]) == 6
+
+
+def test_of_two_runs_that_with_results_counts(tmp_path, capsys):
+    """Even if its folder comes later; and it is said that there are two."""
+    for place in ("a", "b", "c"):
+        write(tmp_path / place, network("resnet20"), 0, 0.7)
+    for name in ("evaluation.json", "scores.safetensors"):
+        (tmp_path / "a" / SETUP.place(network("resnet20"), 0) / name).unlink()
+    runs = ("--runs", tmp_path / "a", tmp_path / "b")
+    found = collect("table2", "claims", "--recipe", "fast", "--out", tmp_path / "new", *runs)
+    table = found["tables"]["table2"]
+    measured = table["rows"][0]["cells"][0]["measured"]
+    taken, other = (tmp_path / p / SETUP.place(network("resnet20"), 0) for p in "ba")
+    assert measured["runs"] == [str(taken)]
+    sentence = f"There are 2 runs of resnet20 on cifar10, seed 0: {taken} counts, {other} does not"
+    assert " ".join(capsys.readouterr().err.split()).count(sentence) == 1
+    assert sentence in table["caption"]
+    assert sentence in found["claims"][NOISE]["note"]
+    alone = evidence(tmp_path / "c").table(load_paper().tables["table2"])
+    assert "There are" not in alone.caption
+
+
+def test_runs_of_another_recipe_are_named(tmp_path, capsys):
+    run = write(tmp_path / "runs", network("resnet20"), 0, 0.7)
+    for recipe, said in (("paper", True), ("fast", False)):
+        places = ("--out", tmp_path / "new", "--runs", tmp_path / "runs")
+        collect("table2", "--recipe", recipe, *places)
+        err = " ".join(capsys.readouterr().err.split())
+        sentence = (
+            "1 run of a network shown as not run does not count, trained in another way than "
+            f"recipe {recipe}: recipe fast ({run.folder})."
+        )
+        assert (sentence in err) == said
+        assert bool(err) == said
+        page = (tmp_path / "new" / recipe / "index.html").read_text()
+        assert ("trained in another way" in page) == said
+
+
+def test_a_part_of_the_seeds_or_tables_takes_nothing_away(tmp_path):
+    """What a command prints is what it was asked for; the files are of all runs."""
+    two(tmp_path, 0.8, 0.7, robust={"strongest": 0.4})
+    out = ("--recipe", "fast", "--out", tmp_path)
+    collect("table2", "claims", *out)
+    place = tmp_path / "fast"
+    table, claims, shown = (place / name for name in ("table2.json", "claims.json", "index.html"))
+    rows, verdicts = json.loads(table.read_text())["rows"], json.loads(claims.read_text())
+    page = shown.read_text()
+    printed = collect("table2", *out, "--seeds", 1, "--strongest", 0)["tables"]["table2"]
+    assert printed["rows"][0]["cells"][0]["measured"]["seeds"] == [1]
+    collect("claims", *out, "--data", "cifar100", "--strongest", 0)
+    assert json.loads(table.read_text())["rows"] == rows
+    assert json.loads(claims.read_text()) == verdicts
+    for section in ("tables", "claims"):
+        cut = [text.partition(f'<section id="{section}"')[2] for text in (page, shown.read_text())]
+        counts = [text.partition("</section>")[0].count('class="interval"') for text in cut]
+        assert counts[0] == counts[1] > 0
 
 
 @pytest.mark.parametrize(
@@ -141,9 +233,10 @@ def test_an_integrated_run_has_the_right_parts(tmp_path, parts, weights, counts)
     for part, seed in zip(whole.parts, seeds, strict=True):
         write(tmp_path, part, seed, 0.7)
     names = [n.replace("seed0", f"seed{s}") for n, s in zip(parts, seeds, strict=True)]
-    config = replace(SETUP.config(whole, 0), parts=tuple(names), weights=weights)
-    index = RunIndex(SETUP, tmp_path)
-    assert index._has_parts(Run(tmp_path / "both", config), whole, 0) == counts
+    write(tmp_path, whole, 0, 0.8, parts=tuple(names), weights=weights)
+    (table,) = collect("table7", "--recipe", "fast", "--out", tmp_path)["tables"].values()
+    (row,) = (row for row in table["rows"] if row["model"] == whole.model)
+    assert (row["cells"][0]["measured"] is not None) == counts
 
 
 def test_what_was_not_run_is_not_shown(tmp_path):

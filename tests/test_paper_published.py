@@ -142,6 +142,23 @@ def test_the_recipe_is_the_papers():
     assert (paper["epsilon"], paper["step_size"]) == ("8/255", "2/255")
 
 
+def test_a_contradiction_says_what_the_paper_says():
+    """The paper praises the integrated model's robust accuracy; it does not call it the best."""
+    (found,) = (one for one in PAPER.contradictions if one.where == "Sec. 4.2 and Table 7")
+    assert found.says == (
+        "When more ResNets and larger models are involved in the ensemble, both natural and robust "
+        "accuracies are improved."
+    )
+    part, whole = (
+        PAPER.find(Network(model, training, "cifar10"), "natural")
+        for model, training in (
+            ("en1_wrn34_10", "robust"),
+            ("en2_resnet110+en1_wrn34_10", "integrated"),
+        )
+    )
+    assert f"{whole.value:.2f}, below the {part.value:.2f} of" in found.finds
+
+
 def test_contradictions_are_marked_at_their_cells():
     assert len(PAPER.contradictions) == 6
     noted = {(c.table, c.network.model, c.metric) for c in PAPER.cells() if c.note}

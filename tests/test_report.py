@@ -13,11 +13,11 @@ from enresnet.cli import main
 from enresnet.common.plotting import as_png
 from enresnet.evaluation import paired_difference
 from enresnet.paper import run_quickstart
-from enresnet.report import quickstart_page
+from enresnet.report import render_quickstart
 from enresnet.report.examples import Answers
 from enresnet.report.figures import accuracy_bars
-from enresnet.report.html import SHOWN, verdict
 from enresnet.report.quickstart import ATTACKS, BASE, ENSEMBLE, NETWORKS, Plan
+from enresnet.report.quickstart_page import SHOWN, verdict
 from enresnet.training import load_recipe
 from problems import seeded
 
@@ -151,7 +151,7 @@ def test_the_page_counts_and_shows_both_directions(result):
         ENSEMBLE: lambda row: row < 12 or row > 17,
         BASE: lambda row: row >= 12 and row not in (16, 17),
     }
-    page = quickstart_page(answered(result, right))
+    page = render_quickstart(answered(result, right))
     shown = text(page)
     assert "Of 24 attacked test images, both networks hold 6 and neither holds 2" in shown
     assert f"Only {ENSEMBLE} holds 12 ; only {BASE} holds 4" in shown
@@ -166,10 +166,10 @@ def test_the_page_says_so_where_a_kind_is_missing(result):
     def always(_):
         return True
 
-    page = text(quickstart_page(answered(result, {ENSEMBLE: always, BASE: lambda row: row != 3})))
+    page = text(render_quickstart(answered(result, {ENSEMBLE: always, BASE: lambda row: row != 3})))
     assert f"Only {ENSEMBLE} holds: 1" in page
     assert f"Only {BASE} holds: 0 There is no such image." in page
-    page = text(quickstart_page(answered(result, {ENSEMBLE: always, BASE: always})))
+    page = text(render_quickstart(answered(result, {ENSEMBLE: always, BASE: always})))
     assert "No image differs" in page
     assert "both networks hold 24 and neither holds 0" in page
     assert "holds:" not in page
@@ -190,7 +190,7 @@ class Links(HTMLParser):
 
 
 def test_the_page_is_whole_and_stands_alone(result):
-    page = quickstart_page(result)
+    page = render_quickstart(result)
     parser = Links()
     parser.feed(page)
     assert parser.open == []
@@ -213,10 +213,10 @@ def test_the_page_says_what_was_measured_whatever_the_outcome(result):
     """With the networks' parts exchanged the page must say worse."""
     swap = {BASE: ENSEMBLE, ENSEMBLE: BASE}
     clean = {BASE: torch.ones(2, 500), ENSEMBLE: torch.zeros(2, 500)}
-    page = quickstart_page(replace(result, clean=clean))
+    page = render_quickstart(replace(result, clean=clean))
     assert re.search(r"The ensemble is <span class=\"worse\">worse</span> on: clean images", page)
     clean = {swap[network]: scores for network, scores in clean.items()}
-    page = quickstart_page(replace(result, clean=clean))
+    page = render_quickstart(replace(result, clean=clean))
     assert re.search(
         r"better</span>, with 95 % confidence over the images and in every seed, on:\s*clean", page
     )

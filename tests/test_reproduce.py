@@ -3,10 +3,12 @@
 import json
 import re
 import shlex
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import yaml
 
 from enresnet.cli import main
 from enresnet.paper import Reproduction, Setup, cost, load_claims, load_paper, make_plan, smoke
@@ -99,6 +101,19 @@ def test_shards_and_rows_make_the_same_files(whole, tmp_path, monkeypatch):
     run(*WORDS, "--shard", "1/2")
     run(*WORDS)
     assert files(tmp_path) == files(whole)
+
+
+def test_a_part_takes_nothing_away(whole, tmp_path, monkeypatch):
+    """The files are of all runs of the recipe, not of those of the last command."""
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    part = ("--recipe", "smoke", "--only", "resnet20", "--seeds")
+    run("table6", *part, 1)
+    assert files(tmp_path) == files(whole)
+    run("table3", *part, 0)
+    page = (tmp_path / "reproduction" / "smoke" / "index.html").read_text()
+    (sixth,) = re.findall(r"<h3>Table 6:.*?</summary>", page, flags=re.S)
+    assert "6 of 6 measured" in sixth
 
 
 def test_killed_the_same_command_goes_on_to_the_same_files(whole, tmp_path, monkeypatch):
@@ -225,6 +240,23 @@ def test_trainings_are_as_the_paper_has_them():
     assert setup.recipe_for("learned_weights").weight_step > 0
     trades = asdict(setup.recipe_for("trades"))
     assert trades == asdict(load_recipe("trades"))
+
+
+def test_a_file_has_folders_of_its_own(tmp_path):
+    """Named as a recipe of ours it would mix with that; changed, with what it was before."""
+    path, network = tmp_path / "fast.yaml", Network("resnet20", "robust", "cifar10")
+    shipped, names = Setup(recipe="fast"), set()
+    for epochs in (shipped.recipe_for("robust").epochs, 22, 23):
+        path.write_text(yaml.safe_dump(load_recipe("fast", epochs=epochs).to_dict()))
+        own = Setup(recipe=str(path))
+        assert own.recipe_for("robust").epochs == epochs
+        names.add(own.name)
+        assert own.place(network, 0).parts[1] == own.name
+        assert re.fullmatch("fast(-[0-9a-f]{8})?", own.name)
+        assert own.natural_name == shipped.natural_name
+    assert len(names) == 3
+    assert shipped.name == "fast"
+    assert shipped.name in names  # the first is our recipe
 
 
 def test_every_network_has_a_stand_in():

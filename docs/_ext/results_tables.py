@@ -44,7 +44,7 @@ def groups() -> list[Path]:
 def claimed() -> str:
     """Return the claims of the paper that runs were measured for, with their verdicts."""
     contents = contents_of(find_runs([RESULTS]).runs)
-    told = [verdict for verdict in contents.verdicts if verdict.decision != "not run"]
+    told = [verdict for verdict in contents.verdicts if verdict.effect is not None]
     rows = [
         {name: words for name, words in row.items() if name != "note"}
         for row in outputs.claim_rows(told)

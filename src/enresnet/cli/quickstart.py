@@ -47,7 +47,7 @@ def command(
         f"{result.seconds:.0f} s of work. The page: {out}",
     )
     with atomic_write(out) as temporary:
-        temporary.write_text(report.quickstart_page(result), encoding="utf-8")
+        temporary.write_text(report.render_quickstart(result), encoding="utf-8")
 
 
 def _shown(row: dict[str, Any]) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import tyro
@@ -11,8 +10,6 @@ from enresnet import paper
 from enresnet.cli.output import check_outputs, say
 from enresnet.common import checks
 from enresnet.report import Figure4View, find_runs, write_report
-from enresnet.report.contents import Contents
-from enresnet.training import Run
 
 
 def command(
@@ -43,10 +40,11 @@ def command(
     if figure4 and solve_figure4:
         raise ValueError("--figure4 and --solve-figure4 both give Figure 4: leave one of them out")
     found = find_runs(runs)
+    contents = paper.contents_of(found.runs)
     left_out = write_report(
         out,
         found.runs,
-        _contents(found.runs),
+        contents,
         transfers=found.transfers,
         figure4=Figure4View.of(paper.study_figure4())
         if solve_figure4
@@ -54,11 +52,6 @@ def command(
         images=images,
         skipped=found.skipped,
     )
-    for sentence in left_out:
+    for sentence in (*left_out, *contents.remarks):
         say(sentence, error=True)
     say(f"{out}: {len(found.runs)} run{'s' * (len(found.runs) != 1)}")
-
-
-def _contents(runs: Sequence[Run]) -> Contents:
-    """Return the paper's tables and claims beside what the runs measured."""
-    return paper.contents_of(runs)

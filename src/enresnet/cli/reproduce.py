@@ -39,17 +39,20 @@ def command(
     """Reproduce tables, figures and claims of the paper: train and measure what is missing.
 
     Runs are in OUT/DATA/RECIPE, results in OUT/RECIPE: every table as JSON, Markdown and LaTeX, the
-    paper's figures beside ours; the claims with their verdicts; the figures. If the command is
-    killed, the same command goes on. Several processes may share the work.
+    paper's figures beside ours; the claims with their verdicts; the figures; the page index.html.
+    These files are of all runs of the recipe that there are, also if the command does only a part.
+    If the command is killed, the same command goes on. Several processes may share the work.
 
     Args:
         targets: table1 to table10; trades (Sec. 4.1), mask and simple (Sec. 4.4); fig4, fig5, fig6;
             claims; or all.
         recipe: How networks are trained robustly: paper, fast, another recipe, the path of a YAML
-            file; or smoke, which walks the whole way in minutes with numbers that mean nothing.
+            file (whose folders have a digest in their name, unless it is one of ours); or smoke,
+            which walks the whole way in minutes with numbers that mean nothing.
         natural_recipe: How networks are trained naturally; by default natural, or natural_fast with
             a recipe such as fast.
-        seeds: The seeds of the trainings; by default 0 1 2, of smoke 0 1. Claims need two.
+        seeds: The seeds that are trained, and printed; by default 0 1 2 (of smoke 0 1) are trained,
+            and all that there are printed. Claims need two.
         out: The folder of runs and results.
         runs: Folders with runs of before; one counts if model, data, recipe and seed are the same.
         data: Only these data: cifar10, cifar100 or both.
@@ -59,7 +62,7 @@ def command(
         shard: Do only a part of the work, as 2/4, the second of four.
         list: Only print one command per row and seed, for a cluster's job array.
         dry_run: Only say what it would cost on this machine, from measured steps.
-        collect: Train and measure nothing: show what is there, of all seeds.
+        collect: Train and measure nothing: show what is there.
         tables: Files that are also written.
     """
     tables.check(None)
@@ -87,7 +90,7 @@ def command(
         return
     work.work(callbacks=lambda: () if setup.smoke else (Terminal(),), say=say)
     contents = work.contents()
-    written = work.write(contents)
+    written = work.write()
     shown = paper.outputs.shown(contents, setup.caption)
     by_caption = {caption: rows for rows, caption in shown.values()}
     tables.write(paper.outputs.to_json(contents), by_caption)
@@ -96,7 +99,10 @@ def command(
         print_table(brief, title=key, caption=caption)
     if contents.verdicts:
         say(f"claims: {paper.outputs.claim_counts(contents.verdicts)}")
-    say(f"{len(written)} files in {work.results}")
+    hindered = [v.note for v in contents.verdicts if v.decision == "not comparable"]
+    for sentence in dict.fromkeys([*hindered, *contents.remarks]):
+        say(sentence, error=True)
+    say(f"{len(written)} files in {work.results}, of all runs of this recipe")
 
 
 def _refuse(option: str, given: dict[str, Any], others: str) -> None:

@@ -14,16 +14,18 @@ from pathlib import Path
 from torch import Tensor
 
 from enresnet.evaluation import Comparison, ComparisonTable, compare_groups, group_accuracy
-from enresnet.evaluation.results_folder import ResultsFolder
-from enresnet.paper.claims import Claim, Side
-from enresnet.paper.measurement import Measurement, section_of
-from enresnet.paper.published import Metric, PublishedTable, load_paper
+from enresnet.evaluation.results_folder import SCORES
+from enresnet.paper.claims import METRIC_WORDS, Claim, Side
+from enresnet.paper.measurement import Measurement, score_key, section_of
+from enresnet.paper.published import Metric, Network, PublishedTable, load_paper
 from enresnet.paper.run_index import RunIndex
-from enresnet.report.contents import Cell, Measured, Row, Table, Verdict
+from enresnet.report.contents import Cell, Contents, Drawing, Measured, Row, Table, Verdict
 from enresnet.training import Run, compare
 from enresnet.training.run_groups import RunGroup
 
 ONE_SEED = "Fewer than two pairs of seeds: this is said of these weights, not of the training."
+NO_PAIR = "No seed was run of both networks: this is said of these weights, not of the training."
+MOST_NAMED = 3  # runs in a sentence
 
 
 class Evidence:
@@ -37,9 +39,25 @@ class Evidence:
         self.index, self.setup = index, index.setup
         self._compared: dict[tuple[object, ...], ComparisonTable | str] = {}
 
+    def contents(
+        self,
+        tables: Sequence[PublishedTable],
+        claims: Sequence[Claim],
+        drawings: Sequence[Drawing] = (),
+    ) -> Contents:
+        """Return what the runs say of tables and claims, and what a reader must know of them."""
+        shown = tuple(map(self.table, tables))
+        verdicts = tuple(map(self.verdict, claims))
+        networks = [n for table in tables for n in _networks(table)]
+        networks += [n for claim in claims for side in claim.sides for n in _of_side(side)]
+        remarks = [str(choice) for choice in self.index.choices(networks)]
+        for way, runs in self.index.trained_otherwise(networks).items():
+            remarks.append(_found_but(self.setup.name, way, runs))
+        return Contents(shown, verdicts, tuple(drawings), tuple(remarks))
+
     def table(self, published: PublishedTable) -> Table:
         """Return a table of the paper with what was measured beside it."""
-        metrics = self.setup.metrics(published.metrics, white_box=published.white_box)
+        metrics = self._metrics(published)
         rows = []
         for row in published.rows:
             known = {cell.metric: cell for cell in row.cells}
@@ -53,8 +71,17 @@ class Evidence:
                 for metric in metrics
             ]
             rows.append(Row(row.title, row.network.model, tuple(cells)))
-        caption = f"{published.where} of the paper. {self.setup.caption}"
+        choices = map(str, self.index.choices(_networks(published)))
+        caption = " ".join([f"{published.where} of the paper. {self.setup.caption}", *choices])
         return Table(published.key, published.title, published.data, tuple(rows), caption)
+
+    def _metrics(self, published: PublishedTable) -> tuple[Metric, ...]:
+        """Return the columns of a table: also the strongest attack, if it is asked for or there."""
+        metrics = self.setup.metrics(published.metrics, white_box=published.white_box)
+        rows = published.rows if published.white_box and "strongest" not in metrics else ()
+        if any(self._runs(Side(row.network, row.source), "strongest") for row in rows):
+            return (*metrics, "strongest")
+        return metrics
 
     def measured(self, side: Side, metric: Metric) -> Measured | None:
         """Return the accuracy of a network over its seeds, in percent; None if it was not run."""
@@ -69,16 +96,17 @@ class Evidence:
 
     def verdict(self, claim: Claim) -> Verdict:
         """Return what the runs say of a claim."""
-        smoke = "Of a smoke run: it means nothing." if self.setup.smoke else ""
         sides = [self._runs(side, claim.metric) for side in claim.sides]
+        notes = ["Of a smoke run: it means nothing."] if self.setup.smoke else []
+        notes += map(str, self.index.choices(n for s in claim.sides for n in _of_side(s)))
         if not all(sides):
-            return _verdict(claim, None, smoke)
+            return _verdict(claim, self._unusable(claim), notes)
         if claim.second is None:
-            return _verdict(claim, self._alone(claim, sides[0]), smoke)
+            return _verdict(claim, self._alone(claim, sides[0]), notes)
         common = [seed for seed in sides[0] if seed in sides[1]]
         chosen = [common or list(side)[:1] for side in sides]  # one network each without a pair
         sides = [{s: side[s] for s in some} for side, some in zip(sides, chosen, strict=True)]
-        return _verdict(claim, self._two(claim, sides[0], sides[1]), smoke)
+        return _verdict(claim, self._two(claim, sides[0], sides[1]), notes)
 
     def _runs(self, side: Side, metric: Metric) -> dict[int, Run]:
         """Return the runs by seed that have a metric measured."""
@@ -90,8 +118,7 @@ class Evidence:
                 if source is None:
                     continue
             assert run is not None
-            measured = Measurement(self.setup, run, side.source, source).entry(metric) is not None
-            if measured and self._key(side, metric) in ResultsFolder(run.folder).scores()[0]:
+            if Measurement(self.setup, run, side.source, source).has_scores(metric):
                 found[seed] = run
         return found
 
@@ -99,15 +126,41 @@ class Evidence:
         """Return the scores of the images that all runs have, by seed."""
         found: dict[str, Tensor] = {}
         for seed, run in runs.items():
-            counts, about = ResultsFolder(run.folder).scores()
-            key = self._key(side, metric)
+            counts, about = run.results.scores()
+            key = score_key(self.setup, side.source, metric)
             found[str(seed)] = counts[key].double() / about[key]["draws"]
         images = min(map(len, found.values()))
         return {seed: scores[:images] for seed, scores in found.items()}
 
-    def _key(self, side: Side, metric: Metric) -> str:
-        """Return the name of a metric's scores in a run's folder."""
-        return f"{section_of(side.source)}/{self.setup.attack(metric)}"
+    def _unusable(self, claim: Claim) -> _Found | None:
+        """Return why runs of all sides decide nothing; None if a side has no run."""
+        reasons, runs, seeds = [], [], []
+        for side in claim.sides:
+            trained = [
+                (seed, run)
+                for seed in self.index.seeds(side.network)
+                if side.source is None or self.index.find(side.source, seed) is not None
+                if (run := self.index.find(side.network, seed)) is not None
+            ]
+            if not trained:
+                return None
+            runs += [run.folder for _, run in trained]
+            seeds += [seed for seed, _ in trained]
+            if not self._runs(side, claim.metric):
+                reasons.append(self._why(side, claim.metric, trained))
+        return _Found(None, None, None, None, tuple(dict.fromkeys(seeds)), tuple(runs), reasons[0])
+
+    def _why(self, side: Side, metric: Metric, trained: Sequence[tuple[int, Run]]) -> str:
+        """Return why a network has no accuracy, although it is trained."""
+        what = f"the {METRIC_WORDS[metric]} of {side}"
+        for seed, run in trained:
+            source = None if side.source is None else self.index.find(side.source, seed)
+            if Measurement(self.setup, run, side.source, source).entry(metric) is not None:
+                return (
+                    f"Not comparable: {what} was measured, but the scores of the images are not "
+                    f"there ({run.folder / SCORES}); measure it again."
+                )
+        return f"Not comparable: {what} was not measured, or not by this attack."
 
     def _alone(self, claim: Claim, runs: Mapping[int, Run]) -> _Found:
         """Return the accuracy of one network, as an effect."""
@@ -132,7 +185,8 @@ class Evidence:
             reason = found if isinstance(found, str) else found.skipped[name]
             return _Found(None, None, None, None, seeds, runs, f"Not comparable: {reason}.")
         one: Comparison = found.compared[name]
-        note, p_value = ONE_SEED, one.p_value if claim.relation == "above" else None
+        note = ONE_SEED if set(first) == set(second) else NO_PAIR
+        p_value = one.p_value if claim.relation == "above" else None
         if len(folders[0]) > 1:
             note = ""
             scores = self._scores(first, claim.first, claim.metric)
@@ -180,17 +234,24 @@ def _p_value(claim: Claim, scores: Mapping[str, Tensor], others: Mapping[str, Te
     return max(values)
 
 
-def _verdict(claim: Claim, found: _Found | None, smoke: str) -> Verdict:
-    notes = [smoke, claim.contradicted]
+def _verdict(claim: Claim, found: _Found | None, known: Sequence[str]) -> Verdict:
+    notes = [*known, claim.contradicted]
     if load_paper().find(claim.first.network, claim.metric, claim.first.source) is None:
         notes.append("The paper does not use this attack.")
     if found is None or found.effect is None or found.low is None or found.high is None:
         note = " ".join(filter(None, [*notes, "" if found is None else found.note]))
         return Verdict(
-            claim.key, claim.statement, claim.where, "not run", claim.paper_effect, note=note
+            claim.key,
+            claim.statement,
+            claim.where,
+            "not run" if found is None else "not comparable",
+            claim.paper_effect,
+            seeds=() if found is None else found.seeds,
+            runs=() if found is None else found.runs,
+            note=note,
         )
     low, high = 100 * found.low, 100 * found.high
-    decided = found.note != ONE_SEED
+    decided = found.note not in (ONE_SEED, NO_PAIR)
     return Verdict(
         claim.key,
         claim.statement,
@@ -204,4 +265,25 @@ def _verdict(claim: Claim, found: _Found | None, smoke: str) -> Verdict:
         found.seeds,
         found.runs,
         " ".join(filter(None, [*notes, found.note])),
+    )
+
+
+def _networks(table: PublishedTable) -> list[Network]:
+    """Return the networks of a table, and those that attacks of its rows see."""
+    return [n for row in table.rows for n in _of_side(Side(row.network, row.source))]
+
+
+def _of_side(side: Side) -> tuple[Network, ...]:
+    return (side.network,) if side.source is None else (side.network, side.source)
+
+
+def _found_but(recipe: str, way: str, runs: Sequence[Run]) -> str:
+    """Return a sentence on runs that do not count."""
+    one = len(runs) == 1
+    folders = ", ".join(str(run.folder) for run in runs[:MOST_NAMED])
+    more = f" and {len(runs) - MOST_NAMED} more" if len(runs) > MOST_NAMED else ""
+    return (
+        f"{len(runs)} run{'' if one else 's'} of {'a network' if one else 'networks'} shown as not "
+        f"run {'does' if one else 'do'} not count, trained in another way than recipe {recipe}: "
+        f"{way} ({folders}{more})."
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,9 +40,9 @@ def draw(key: str, index: RunIndex, folder: Path) -> Drawing | None:
         "fig6": _figure6,
     }
     path, about = folder / f"{key}.png", folder / f"{key}.json"
-    kept = _kept(about, index) if path.is_file() else None
-    if kept is not None:
-        return replace(kept, picture=path)
+    kept = kept_drawing(key, folder)
+    if kept is not None and set(kept.runs) == _runs_of(key, index):
+        return kept
     made = makers[key](index)
     if made is None:
         return None
@@ -67,13 +67,19 @@ class _Made:
         self.figure, self.caption, self.runs, self.numbers = figure, caption, runs, numbers
 
 
-def _kept(about: Path, index: RunIndex) -> Drawing | None:
-    """Return a drawing that was made before, if it is of the runs that there are now."""
+def kept_drawing(key: str, folder: Path) -> Drawing | None:
+    """Return a figure that was drawn before; None if there is none, or its networks have changed.
+
+    Args:
+        key: ``"fig4"``, ``"fig5"`` or ``"fig6"``.
+        folder: Where KEY.png and KEY.json are.
+    """
+    path = folder / f"{key}.png"
     try:
-        values = json.loads(about.read_text())
+        values = json.loads(path.with_suffix(".json").read_text())
         runs = tuple(Path(run) for run in values["runs"])
-        fresh = values["weights"] == _weights(runs) and set(runs) == _runs_of(values["key"], index)
-        drawing = Drawing(values["key"], values["title"], values["caption"], about, runs)
+        fresh = path.is_file() and values["weights"] == _weights(runs)
+        drawing = Drawing(key, values["title"], values["caption"], path, runs)
     except (OSError, ValueError, LookupError, TypeError):
         return None
     return drawing if fresh else None

@@ -13,7 +13,8 @@ from enresnet.paper.published import load_paper
 from enresnet.paper.run_index import RunIndex
 from enresnet.paper.setup import Setup
 from enresnet.report.contents import Contents
-from enresnet.training import Recipe, Run, list_recipes, load_recipe
+from enresnet.training import Recipe, Run, load_recipe
+from enresnet.training.recipe import name_of
 
 
 def contents_of(runs: Sequence[Run]) -> Contents:
@@ -38,10 +39,7 @@ def contents_of(runs: Sequence[Run]) -> Contents:
     """
     wanted = expand([ALL])
     evidence = Evidence(RunIndex.of(_setup(runs), runs))
-    return Contents(
-        tuple(evidence.table(table) for table in tables_in(wanted)),
-        tuple(evidence.verdict(claim) for claim in claims_in(wanted)),
-    )
+    return evidence.contents(tables_in(wanted), claims_in(wanted))
 
 
 def _setup(runs: Sequence[Run]) -> Setup:
@@ -59,15 +57,7 @@ def _setup(runs: Sequence[Run]) -> Setup:
         for (natural, counts), name in zip(recipes.items(), ("natural", "paper"), strict=True)
     }
     return Setup(
-        recipe=_name(found[False]),
-        natural_recipe=_name(found[True]),
+        recipe=name_of(found[False]) or "own",
+        natural_recipe=name_of(found[True]) or "own",
         recipes=(found[False], found[True]),
     )
-
-
-def _name(recipe: Recipe) -> str:
-    """Return what a recipe is called; "own" if it has no name."""
-    for name in list_recipes():
-        if load_recipe(name) == recipe:
-            return name
-    return "own"

@@ -38,6 +38,11 @@ def section_of(source: Network | None) -> str:
     return SECTION if source is None else f"{SECTION}, blind from {source.key}"
 
 
+def score_key(setup: Setup, source: Network | None, metric: Metric) -> str:
+    """Return the name of a metric's scores in a run's folder."""
+    return f"{section_of(source)}/{setup.attack(metric)}"
+
+
 class Measurement:
     """The accuracies of one network, white-box or blind, that are there and that are missing.
 
@@ -76,6 +81,11 @@ class Measurement:
         if self.source and how.get("source", {}).get("sha256") != _digest(self._attacked):
             return None
         return found
+
+    def has_scores(self, metric: Metric) -> bool:
+        """Return whether a metric is measured, and the scores of the images are there."""
+        key = score_key(self.setup, self.source, metric)
+        return self.entry(metric) is not None and key in self.run.results.scores()[0]
 
     def missing(self, metrics: Iterable[Metric]) -> list[Metric]:
         """Return the metrics that are not measured yet, on as many images as are wanted."""

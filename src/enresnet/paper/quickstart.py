@@ -63,7 +63,7 @@ def run_quickstart(
         progress: None (the default) shows a progress bar on a terminal; True and False decide.
 
     Returns:
-        The results; :func:`quickstart_page` makes a page of them.
+        The results; :func:`render_quickstart` makes a page of them.
 
     Example::
 

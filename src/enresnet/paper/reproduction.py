@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -18,13 +19,24 @@ from enresnet import report
 from enresnet.common.files import try_lock
 from enresnet.paper import outputs
 from enresnet.paper.evidence import Evidence
-from enresnet.paper.figures import draw
+from enresnet.paper.figures import draw, kept_drawing
 from enresnet.paper.measurement import Measurement
-from enresnet.paper.plan import FIGURES, Job, claims_in, expand, make_plan, shard_of, tables_in
+from enresnet.paper.plan import (
+    ALL,
+    CLAIMS,
+    FIGURES,
+    Job,
+    claims_in,
+    expand,
+    make_plan,
+    shard_of,
+    tables_in,
+    targets,
+)
 from enresnet.paper.published import Network
 from enresnet.paper.run_index import RunIndex
 from enresnet.paper.setup import Setup
-from enresnet.report.contents import Contents
+from enresnet.report.contents import Contents, Drawing
 from enresnet.training import Callback, Run, integrate, train
 
 LOCKS = ".locks"
@@ -43,8 +55,7 @@ class Reproduction:
         data: Only these data sets of the paper; by default both.
         only: Only these rows; by default all.
         shard: Which part of the jobs, as ``"2/4"``; by default all.
-        collect: True trains and measures nothing: what is there is read, of all seeds that there
-            are unless the setup names some; False by default.
+        collect: True trains and measures nothing: what is there is read; False by default.
 
     Attributes:
         setup: How networks are trained and measured.
@@ -78,8 +89,8 @@ class Reproduction:
         collect: bool = False,
     ) -> None:
         self.setup = setup or Setup()
-        any_seed = collect and not self.setup.seeds_named
-        self.index = RunIndex(self.setup, Path(out), list(map(Path, runs)), any_seed=any_seed)
+        self._runs = list(map(Path, runs))
+        self.index = RunIndex(self.setup, Path(out), self._runs)
         jobs = make_plan(targets, self.setup, data=data, only=only)
         self.jobs = jobs if shard is None else shard_of(jobs, shard)
         self._out, self._targets, self._data = Path(out), expand(targets), data
@@ -96,7 +107,7 @@ class Reproduction:
         callbacks: Callable[[], Sequence[Callback]] = tuple,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Train and measure what is missing.
+        """Train and measure what is missing, and draw figures, unless a part was asked for.
 
         Args:
             callbacks: Called for every training; returns its callbacks.
@@ -107,6 +118,10 @@ class Reproduction:
         for number, job in enumerate(self.jobs, start=1):
             place = f"[{number}/{len(self.jobs)}]"
             self._do(job, callbacks, partial(_say_at, say, place))
+        if not self._part:
+            for key in FIGURES:
+                if key in self._targets:
+                    draw(key, self.index, self.results)
 
     def _do(
         self,
@@ -167,35 +182,49 @@ class Reproduction:
             yield
 
     def contents(self) -> Contents:
-        """Return the tables, claims and figures, with what was measured; nothing is trained.
+        """Return the tables, claims and figures that were asked for, with what was measured.
 
-        Figures are drawn where they are missing, unless only a part of the work was asked for.
+        They are of all seeds that there are, unless the setup names some; nothing is trained.
         """
-        evidence = Evidence(self.index)
-        drawn = []
-        if not self._collect and not self._part:
-            keys = [key for key in FIGURES if key in self._targets]
-            drawn = [draw(key, self.index, self.results) for key in keys]
-        return Contents(
-            tuple(evidence.table(table) for table in tables_in(self._targets, self._data)),
-            tuple(evidence.verdict(claim) for claim in claims_in(self._targets, self._data)),
-            tuple(drawing for drawing in drawn if drawing is not None),
+        evidence = self._evidence(any_seed=not self.setup.seeds_named)
+        return evidence.contents(
+            tables_in(self._targets, self._data),
+            claims_in(self._targets, self._data),
+            self._drawings(self._targets),
         )
 
-    def write(self, contents: Contents) -> list[Path]:
-        """Write JSON, Markdown and LaTeX of all that was asked for, and the page; return the files.
+    def write(self) -> list[Path]:
+        """Write JSON, Markdown and LaTeX of what was asked for, and the page; return the files.
 
-        Args:
-            contents: What :meth:`contents` returned.
+        They are of all runs of the recipe that there are, of all seeds and rows, and the page has
+        all tables: a command that does a part of the work takes nothing away.
         """
-        written = outputs.write(contents, self.results, self.setup.caption)
-        written += [drawing.picture for drawing in contents.drawings]
+        evidence = self._evidence(any_seed=True)
+        drawings = self._drawings(targets())
+        everything = expand([ALL])
+        whole = evidence.contents(tables_in(everything), claims_in(everything), drawings)
+        asked = {table.key for table in tables_in(self._targets, self._data)}
+        part = replace(
+            whole,
+            tables=tuple(table for table in whole.tables if table.key in asked),
+            verdicts=whole.verdicts if CLAIMS in self._targets else (),
+        )
+        written = outputs.write(part, self.results, self.setup.caption)
+        written += [drawing.picture for drawing in drawings if drawing.key in self._targets]
         page = self.results / "index.html"
-        runs = {run.folder: run for run in self.index.found}
-        pictures = [d.picture for d in contents.drawings if d.key == "fig4"]
+        runs = {run.folder: run for run in evidence.index.found}
+        pictures = [d.picture for d in drawings if d.key == "fig4"]
         title = "SMOKE RUN: the figures mean nothing" if self.setup.smoke else "The paper, rerun"
-        report.write_report(page, list(runs.values()), contents, figure4=pictures, title=title)
+        report.write_report(page, list(runs.values()), whole, figure4=pictures, title=title)
         return [*written, page]
+
+    def _evidence(self, *, any_seed: bool) -> Evidence:
+        return Evidence(RunIndex(self.setup, self._out, self._runs, any_seed=any_seed))
+
+    def _drawings(self, keys: Sequence[str]) -> list[Drawing]:
+        """Return the figures among some targets that are drawn already."""
+        found = [kept_drawing(key, self.results) for key in FIGURES if key in keys]
+        return [drawing for drawing in found if drawing is not None]
 
 
 def _say_at(say: Callable[[str], None], place: str, text: str) -> None:

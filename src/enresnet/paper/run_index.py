@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from enresnet.paper.published import Network
+from enresnet.paper.measurement import Measurement
+from enresnet.paper.published import METRICS, TRAININGS, Network
 from enresnet.paper.setup import PARTNER, Setup
 from enresnet.training import Run, RunConfig
+from enresnet.training.recipe import name_of
 from enresnet.training.run import plain_config
 
 # Fields of a configuration that do not make a run another one.
 FREE = {"seed", "precision", "fingerprint", "classes", "parts", "weights", "recipe.memory"}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Several runs of one network and seed, of which one counts.
+
+    Attributes:
+        network: The network.
+        seed: The seed.
+        taken: The run that counts: that of which most is measured.
+        others: Those that do not.
+    """
+
+    network: Network
+    seed: int
+    taken: Run
+    others: tuple[Run, ...]
+
+    def __str__(self) -> str:
+        others = ", ".join(str(run.folder) for run in self.others)
+        name = f"{self.network.key} on {self.network.data}, seed {self.seed}"
+        verb = "do" if len(self.others) > 1 else "does"
+        return (
+            f"There are {1 + len(self.others)} runs of {name}: {self.taken.folder} counts, "
+            f"{others} {verb} not; the one of which more is measured comes first."
+        )
 
 
 class RunIndex:
@@ -31,21 +60,25 @@ class RunIndex:
     ) -> None:
         self.setup, self.out = setup, out
         self._any_seed = any_seed
-        self._others: list[Run] = []
+        self._runs: dict[Path, Run] = {}  # by their folders, resolved
         for folder in others:
             if not folder.is_dir():
                 raise FileNotFoundError(f"there is no folder {folder}; name one that holds runs")
-            self._others += _runs_in(folder)
-        if any_seed:
-            self._others += _runs_in(out)
+        for folder in (out, *others):
+            for run in _runs_in(folder):
+                self._runs.setdefault(run.folder.resolve(), run)
         self._own = True  # whether its own folder counts too
         self._found: dict[tuple[Network, int], Run] = {}
+        self._choices: dict[tuple[Network, int], Choice] = {}
 
     @classmethod
     def of(cls, setup: Setup, runs: Sequence[Run]) -> RunIndex:
         """Return an index of these runs alone, of all their seeds."""
-        index = cls(setup, Path())
-        index._others, index._own, index._any_seed = list(runs), False, True
+        index = cls.__new__(cls)
+        index.setup, index.out = setup, Path()
+        index._runs = {run.folder.resolve(): run for run in runs}
+        index._own, index._any_seed = False, True
+        index._found, index._choices = {}, {}
         return index
 
     def folder(self, network: Network, seed: int) -> Path:
@@ -53,43 +86,91 @@ class RunIndex:
         return self.out / self.setup.place(network, seed)
 
     def find(self, network: Network, seed: int) -> Run | None:
-        """Return a finished run; None if there is none."""
-        if (network, seed) in self._found:
-            return self._found[network, seed]
+        """Return a finished run, of several the one that is measured most; None without one."""
+        key = (network, seed)
+        if key not in self._found and (runs := self._all(network, seed)):
+            taken = runs[0] if len(runs) == 1 else max(runs, key=self._measured)
+            self._found[key] = taken
+            if others := tuple(run for run in runs if run is not taken):
+                self._choices[key] = Choice(network, seed, taken, others)
+        return self._found.get(key)
+
+    def _all(self, network: Network, seed: int) -> list[Run]:
+        """Return all finished runs of a network and a seed, that in its own place first."""
         own = self.folder(network, seed)
         there = self._own and (own / "config.yaml").is_file()
-        runs = [Run.open(own)] if there else []
+        runs = {own.resolve(): Run.open(own)} if there else {}
+        runs |= {place: run for place, run in self._runs.items() if place not in runs}
         wanted = self.setup.config(network, seed)
-        for run in [*runs, *self._others]:
-            if (
-                run.config.seed == seed
-                and alike(run.config, wanted)
-                and self._has_parts(run, network, seed)
-                and run.finished
-            ):
-                self._found[network, seed] = run
-                return run
-        return None
+        return [
+            run
+            for place, run in runs.items()
+            if run.config.seed == seed
+            and alike(run.config, wanted)
+            and self._is_named(place, network, seed)
+            and self._has_parts(run, network, seed)
+            and run.finished
+        ]
+
+    def _is_named(self, place: Path, network: Network, seed: int) -> bool:
+        """Return whether a folder is of this network: in a smoke run, several have one stand-in."""
+        own = self.setup.place(network, seed).parts
+        return not self.setup.smoke or place.parts[-len(own) :] == own
 
     def _has_parts(self, run: Run, network: Network, seed: int) -> bool:
         """Return whether a run was integrated from the right runs, with equal weights."""
+        if len(run.config.parts) != len(network.parts) or len(set(run.config.weights)) > 1:
+            return False
         seeds = self.setup.part_seeds(network, seed)
-        parts = [self.find(part, own) for part, own in zip(network.parts, seeds, strict=True)]
-        names = [None if part is None else part.folder.name for part in parts]
-        equal = len(set(run.config.weights)) <= 1
-        return equal and [Path(name).name for name in run.config.parts] == names
+        return all(
+            Path(name).name in {one.folder.name for one in self._all(part, own)}
+            for name, part, own in zip(run.config.parts, network.parts, seeds, strict=True)
+        )
+
+    def _measured(self, run: Run) -> tuple[int, int]:
+        """Return how much of a run is measured: what tables of white-box attacks use, and all."""
+        own = Measurement(self.setup, run)
+        return sum(own.has_scores(metric) for metric in METRICS), len(run.results.scores()[0])
 
     @property
     def found(self) -> list[Run]:
         """The runs that were asked for and are there."""
         return list(self._found.values())
 
+    def choices(self, networks: Iterable[Network]) -> list[Choice]:
+        """Return where there are several runs of one of these networks and a seed."""
+        wanted = {one for network in networks for one in (network, *network.parts)}
+        return [choice for (network, _), choice in self._choices.items() if network in wanted]
+
     def seeds(self, network: Network) -> list[int]:
         """Return the seeds that finished runs of a network have."""
         seeds = set(self.setup.seeds)
         if self._any_seed:
-            seeds = {run.config.seed for run in self._others if run.config.seed < PARTNER}
+            seeds |= {r.config.seed for r in self._runs.values() if r.config.seed < PARTNER}
         return [seed for seed in sorted(seeds) if self.find(network, seed) is not None]
+
+    def trained_otherwise(self, networks: Iterable[Network]) -> dict[str, list[Run]]:
+        """Return runs of networks that have none that counts, by how they were trained."""
+        missing = {network for network in networks if not self.seeds(network)}
+        wanted: dict[tuple[str, str], list[RunConfig]] = {}
+        for network in missing:
+            for training in TRAININGS:
+                config = self.setup.config(replace(network, training=training), 0)
+                wanted.setdefault((config.model, config.data), []).append(config)
+        found: dict[str, list[Run]] = {}
+        for run in self._runs.values():
+            known = wanted.get((run.config.model, run.config.data), [])
+            if known and not any(alike(run.config, config) for config in known):
+                found.setdefault(self._way(run.config), []).append(run)
+        return found
+
+    def _way(self, config: RunConfig) -> str:
+        """Return in words how a run was trained."""
+        recipe = replace(config.recipe, memory="auto")
+        name = name_of(recipe)
+        if recipe in {self.setup.recipe_for(training) for training in TRAININGS}:
+            return "this recipe, but other images"
+        return f"recipe {name}" if name else f"{recipe.epochs} epochs of {recipe.objective}"
 
 
 def _runs_in(folder: Path) -> list[Run]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from enresnet.common import checks
 from enresnet.paper import smoke
 from enresnet.paper.published import Metric, Network, Training
 from enresnet.training import Recipe, RunConfig, load_recipe
+from enresnet.training.recipe import name_of
 
 WEIGHT_STEP = 0.1  # of learned weights: the paper does not say
 PARTNER = 100  # added to the seed of a part that would begin with the weights of another part
@@ -57,6 +59,7 @@ class Setup:
     draws: int = 10
     recipes: tuple[Recipe, Recipe] | None = None
     seeds_named: bool = field(init=False, default=False)
+    _loaded: tuple[Recipe, Recipe] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         default = smoke.SEEDS if self.smoke else SEEDS
@@ -76,8 +79,8 @@ class Setup:
             checks.integer("limit", self.limit, low=2)
         checks.integer("strongest", self.strongest, low=0)
         checks.integer("draws", self.draws, low=1)
-        for training in ("robust", "natural"):
-            self.recipe_for(training)  # raises if it is unknown
+        loaded = self.recipes or _load(self.recipe, self.natural_recipe)
+        object.__setattr__(self, "_loaded", loaded)
 
     @property
     def smoke(self) -> bool:
@@ -86,12 +89,17 @@ class Setup:
 
     @property
     def name(self) -> str:
-        """The name of its folder of results."""
-        return Path(self.recipe).stem
+        """The name of its folder of results; a recipe of a file has a digest in it."""
+        return self.recipe if self.smoke else _folder_name(self.recipe, self._loaded[0])
+
+    @property
+    def natural_name(self) -> str:
+        """The name of the folder of naturally trained runs."""
+        return _folder_name(self.natural_recipe, self._loaded[1])
 
     def recipe_for(self, training: Training) -> Recipe:
         """Return the recipe of a training."""
-        robust, natural = self.recipes or _load(self.recipe, self.natural_recipe)
+        robust, natural = self._loaded
         if training == "natural":
             return natural
         if training == "trades":  # the same schedule with another objective
@@ -119,7 +127,7 @@ class Setup:
     def place(self, network: Network, seed: int) -> Path:
         """Return where a run lies below the folder of a reproduction."""
         natural = network.training == "natural" and not self.smoke
-        recipe = Path(self.natural_recipe).stem if natural else self.name
+        recipe = self.natural_name if natural else self.name
         own = "-natural" if network.training == "natural" and self.smoke else ""
         return Path(network.data, recipe, f"{network.key}{own}-seed{seed}")
 
@@ -173,15 +181,26 @@ class Setup:
         attacked = "" if self.recipes else f" {number} test images are attacked{strongest}."
         return (
             f"Robust training: recipe {self.name}, {recipe.epochs} epochs of {recipe.objective}; "
-            f"natural training: recipe {Path(self.natural_recipe).stem}, {natural.epochs} epochs. "
+            f"natural training: recipe {self.natural_name}, {natural.epochs} epochs. "
             "The paper: 200 epochs of PGD-10. Gradients of networks with noise are averaged over 5 "
             f"draws, as in the paper.{attacked} Means over the seeds, with "
             "95 % intervals over seeds and images; with one seed, over images alone."
         )
 
 
-@cache
 def _load(robust: str, natural: str) -> tuple[Recipe, Recipe]:
     if robust == smoke.NAME:
         return smoke.smoke_recipe(), smoke.smoke_recipe("natural")
     return load_recipe(robust), load_recipe(natural)
+
+
+def _folder_name(name: str, recipe: Recipe) -> str:
+    """Return what folders of a recipe are called.
+
+    A file may have the name of another recipe, or change: its name alone would mix their results.
+    """
+    stem = Path(name).stem
+    if stem == name or name_of(recipe) == stem:
+        return stem
+    text = json.dumps(asdict(recipe), sort_keys=True)
+    return f"{stem}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"

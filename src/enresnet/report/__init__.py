@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from enresnet.report.figures import transfer_heat_map as transfer_heat_map
     from enresnet.report.found_runs import FoundRuns as FoundRuns
     from enresnet.report.found_runs import find_runs as find_runs
-    from enresnet.report.html import quickstart_page as quickstart_page
     from enresnet.report.page import write_report as write_report
     from enresnet.report.quickstart import NETWORKS as NETWORKS
     from enresnet.report.quickstart import Plan as Plan
     from enresnet.report.quickstart import Quickstart as Quickstart
+    from enresnet.report.quickstart_page import render_quickstart as render_quickstart
 
 __all__ = load_on_first_use(
     __name__,
@@ -26,8 +26,8 @@ __all__ = load_on_first_use(
         "figure4_view": "Figure4View",
         "figures": "accuracy_bars convergence_figure diagnosis_figure transfer_heat_map",
         "found_runs": "FoundRuns find_runs",
-        "html": "quickstart_page",
         "page": "write_report",
         "quickstart": "NETWORKS Plan Quickstart",
+        "quickstart_page": "render_quickstart",
     },
 )

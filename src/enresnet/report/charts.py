@@ -7,7 +7,7 @@ number and come from the style sheet, so that they follow the light or dark them
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,11 @@ MARKS = (
     "M-1.2,-3.6h2.4v2.4h2.4v2.4h-2.4v2.4h-2.4v-2.4h-2.4v-2.4h2.4z",  # cross
     "M-3.6,-1.4h7.2v2.8h-7.2z",  # bar
 )
+
+
+def plain(value: float) -> str:
+    """Return a number without needless digits."""
+    return f"{value:.6g}"
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,7 @@ class Chart:
     places: Sequence[tuple[float, str]] = ()
     guide: tuple[float, str] | None = None  # an upright line, and its word
     decimals: int = 1
+    word: Callable[[float], str] = field(default=plain)  # how a value of x is written
     summary: str = field(default="")
 
     def drawing(self) -> dict[str, Any]:
@@ -81,7 +87,7 @@ class Chart:
             self._line(line, across, up, aside=BESIDE * (number - middle) if several else None)
             for number, line in enumerate(self.lines)
         ]
-        ticks = self.places or [(v, _plain(v)) for v in across.ticks()]
+        ticks = self.places or [(v, plain(v)) for v in across.ticks()]
         return {
             "width": WIDTH,
             "height": HEIGHT,
@@ -90,7 +96,7 @@ class Chart:
             "top": TOP,
             "bottom": HEIGHT - BOTTOM,
             "x_ticks": [(round(across(value), 1), word) for value, word in ticks],
-            "y_ticks": [(round(up(value), 1), _plain(value)) for value in up.ticks()],
+            "y_ticks": [(round(up(value), 1), plain(value)) for value in up.ticks()],
             "guide": None
             if self.guide is None
             else (round(across(self.guide[0]), 1), self.guide[1]),
@@ -126,7 +132,7 @@ class Chart:
         }
 
     def _hint(self, name: str, x: float, y: float) -> str:
-        words = dict(self.places).get(x) or _plain(x)
+        words = dict(self.places).get(x) or self.word(x)
         return f"{name}: {y:.{self.decimals}f} at {self.x_label} {words}"
 
     def legend(self) -> list[dict[str, Any]]:
@@ -169,7 +175,7 @@ class Chart:
         words = dict(self.places)
         rows = [
             [
-                words.get(x) or _plain(x),
+                words.get(x) or self.word(x),
                 *(
                     self._cell(own.get(x), band.get(x))
                     for own, band in zip(values, bands, strict=True)
@@ -240,7 +246,3 @@ def _round_step(span: float) -> float:
 
 def _path(places: Sequence[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in places) if places else ""
-
-
-def _plain(value: float) -> str:
-    return f"{value:.6g}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-Decision = Literal["holds", "fails", "undecided", "not run"]
+Decision = Literal["holds", "fails", "undecided", "not comparable", "not run"]
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,8 @@ class Verdict:
         key: The claim's name, such as "noise-helps-natural".
         statement: The claim, in a sentence.
         where: Where the paper makes it, such as "Table 2".
-        decision: Whether it holds, fails, is undecided, or was not run.
+        decision: Whether it holds, fails, is undecided, cannot be decided although runs are there
+            ("not comparable"; the note says why), or was not run.
         paper_effect: The paper's own effect, in points; None if it gives none.
         effect: The measured effect, in points.
         low: The lower end of its 95 % interval.
@@ -148,8 +149,11 @@ class Contents:
         tables: The tables, in the paper's order.
         verdicts: The claims, in the paper's order.
         drawings: The figures that are drawn already, in the paper's order.
+        remarks: What a reader must know of all of it, a sentence each, such as which of two runs
+            of one network and seed counts.
     """
 
     tables: tuple[Table, ...] = field(default=())
     verdicts: tuple[Verdict, ...] = field(default=())
     drawings: tuple[Drawing, ...] = field(default=())
+    remarks: tuple[str, ...] = field(default=())

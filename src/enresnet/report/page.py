@@ -9,19 +9,17 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import date
 from importlib.metadata import version
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jinja2
 from markupsafe import Markup
 
 from enresnet.common import checks
 from enresnet.common.files import atomic_write
-from enresnet.common.text import brief, for_terminal
+from enresnet.common.text import brief
 from enresnet.report.blind_matrix import HeatMap, read_heat_maps
 from enresnet.report.contents import Contents, Drawing
 from enresnet.report.figure4_view import Figure4View, read_png
@@ -35,6 +33,7 @@ from enresnet.report.run_charts import (
 )
 from enresnet.report.run_facts import RunFacts
 from enresnet.report.run_views import RunsView, duration
+from enresnet.report.templating import render, template_file
 from enresnet.training import Run
 
 if TYPE_CHECKING:
@@ -94,25 +93,26 @@ def write_report(
     view4 = figure4 if isinstance(figure4, Figure4View) else _read_figure4(figure4, left_out)
     grid, no_grid = _images([one.run for one in facts], images)
     shown = contents or Contents()
-    text = render(
-        "report.html",
-        title=title,
-        today=date.today().isoformat(),
-        version=version("enresnet"),
-        paper=PaperView.of(shown, anchors),
-        effect_width=WIDE,
-        runs=RunsView.of(facts, anchors),
-        data=sorted({one.run.config.data for one in facts}),
-        training=training_charts(facts, slots),
-        radius=radius_charts(facts, slots),
-        draws=draw_charts(facts, slots),
-        heat_maps=_heat_maps(transfers, left_out),
-        figure4=view4,
-        drawings=_drawings(shown.drawings, left_out),
-        grid=grid,
-        no_grid=no_grid,
-        skipped=left_out,
-    )
+    values = {
+        "title": title,
+        "today": date.today().isoformat(),
+        "version": version("enresnet"),
+        "paper": PaperView.of(shown, anchors),
+        "effect_width": WIDE,
+        "runs": RunsView.of(facts, anchors),
+        "data": sorted({one.run.config.data for one in facts}),
+        "training": training_charts(facts, slots),
+        "radius": radius_charts(facts, slots),
+        "draws": draw_charts(facts, slots),
+        "heat_maps": _heat_maps(transfers, left_out),
+        "figure4": view4,
+        "drawings": _drawings(shown.drawings, left_out),
+        "grid": grid,
+        "no_grid": no_grid,
+        "remarks": shown.remarks,
+        "skipped": left_out,
+    }
+    text = render("report.html", {**values, **_looks()}, _numbers())
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return left_out
@@ -173,24 +173,9 @@ def _in_a_line(error: BaseException) -> str:
     return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 
-def render(template: str, **values: Any) -> str:
-    """Return a page; what is not marked as safe is escaped, control characters are spelled out."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("enresnet.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_harmless,
-    )
-    script = _file("report.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    environment.globals |= {
-        "style": Markup(_file("report.css")),
-        "script": Markup(script),
-        "script_digest": f"sha256-{digest}",
-    }
-    environment.filters |= {
+def _numbers() -> dict[str, Callable[..., str]]:
+    """Return how the template prints numbers."""
+    return {
         "one": lambda value: f"{value:.1f}",
         "two": lambda value: f"{value:.2f}",
         "signed": lambda value: f"{value:+.1f}".replace("-", "\N{MINUS SIGN}"),
@@ -199,13 +184,14 @@ def render(template: str, **values: Any) -> str:
         "duration": duration,
         "grouped": lambda value: f"{value:,}".replace(",", "\N{NARROW NO-BREAK SPACE}"),
     }
-    return environment.get_template(template).render(**values)
 
 
-def _harmless(value: Any) -> Any:
-    """Return what a template prints, without characters that turn or control the text."""
-    return value if isinstance(value, Markup) or not isinstance(value, str) else for_terminal(value)
-
-
-def _file(name: str) -> str:
-    return (files("enresnet.report") / "templates" / name).read_text(encoding="utf-8")
+def _looks() -> dict[str, str]:
+    """Return style and script, and the digest by which the page's policy knows the script."""
+    script = template_file("report.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return {
+        "style": Markup(template_file("report.css")),
+        "script": Markup(script),
+        "script_digest": f"sha256-{digest}",
+    }

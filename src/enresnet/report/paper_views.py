@@ -16,6 +16,7 @@ DECISIONS: dict[Decision, tuple[str, str]] = {
     "holds": ("✓", "holds"),
     "fails": ("✗", "fails"),
     "undecided": ("?", "undecided"),
+    "not comparable": ("≠", "not comparable"),
     "not run": ("–", "not run"),
 }
 NUMBERED = re.compile(r"table(\d+)")
@@ -48,8 +49,9 @@ class TableView:
     columns: int
     rows: tuple[dict[str, Any], ...]
     notes: tuple[tuple[str, str], ...]
-    measured: int
-    cells: int
+    open: bool  # whether there is something to show
+    measured: int  # of the accuracies that the paper has
+    published: int
 
 
 @dataclass(frozen=True)
@@ -114,13 +116,13 @@ class PaperView:
 
     @property
     def measured(self) -> int:
-        """How many cells of all tables were measured."""
+        """How many of the paper's accuracies were measured."""
         return sum(table.measured for table in self.tables)
 
     @property
-    def cells(self) -> int:
-        """How many cells all tables have."""
-        return sum(table.cells for table in self.tables)
+    def published(self) -> int:
+        """How many accuracies the paper's tables have."""
+        return sum(table.published for table in self.tables)
 
 
 def _table(number: int, table: Table, anchors: Mapping[Path, str]) -> TableView:
@@ -147,7 +149,8 @@ def _table(number: int, table: Table, anchors: Mapping[Path, str]) -> TableView:
         rows.append({"title": row.title, "model": row.model, "cells": cells, "seeds": shown})
     found_number = NUMBERED.fullmatch(table.key)
     numbered = f"Table {found_number[1]}" if found_number else ""
-    measured = sum(cell.measured is not None for row in table.rows for cell in row.cells)
+    all_cells = [cell for row in table.rows for cell in row.cells]
+    published = [cell for cell in all_cells if cell.paper is not None]
     return TableView(
         number=number,
         label=numbered or table.title,
@@ -157,8 +160,9 @@ def _table(number: int, table: Table, anchors: Mapping[Path, str]) -> TableView:
         columns=columns + 1,
         rows=tuple(rows),
         notes=tuple((letter, text) for text, letter in marks.items()),
-        measured=measured,
-        cells=sum(len(row.cells) for row in table.rows),
+        open=any(cell.measured is not None for cell in all_cells),
+        measured=sum(cell.measured is not None for cell in published),
+        published=len(published),
     )
 
 
@@ -180,7 +184,7 @@ def _cell(
 
 
 def _hint(ours: Measured) -> str:
-    return f"{ours.images} images, {_seed_words(ours.seeds)}: {', '.join(map(str, ours.runs))}"
+    return f"{_seed_words(ours.seeds)}: {', '.join(map(str, ours.runs))}"
 
 
 def _seed_words(seeds: Sequence[int]) -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 from enresnet.common.text import brief
 from enresnet.report.charts import Chart, Line
 from enresnet.report.run_facts import RunFacts, is_number
+from enresnet.training import Recipe
+from enresnet.training.recipe import name_of
 
 Key = TypeVar("Key")
 Slots = Mapping[tuple[str, str], int]
@@ -49,7 +51,9 @@ def training_charts(runs: Sequence[RunFacts], slots: Slots) -> list[Panels]:
     """Return the curves of all trainings: for each base network, clean images and attacked ones."""
     found = []
     known = [facts for facts in runs if facts.epochs]
-    for (data, objective, base), group in _grouped(known, _of_one_base).items():
+    words = recipe_words([facts.run.config.recipe for facts in runs])
+    for (data, recipe, base), group in _grouped(known, _of_one_base).items():
+        trained = words[recipe]
         charts, names = [], _line_names(group)
         for column, title in (("natural", "clean images"), ("robust", "attacked images")):
             lines = [
@@ -61,16 +65,42 @@ def training_charts(runs: Sequence[RunFacts], slots: Slots) -> list[Panels]:
                 chart = Chart(f"{base} on {data}: {title}", "epoch", "accuracy, %", lines)
                 charts.append(chart)
         if charts:
-            heading = f"{base} and its ensembles on {data}, trained with {objective}"
+            heading = f"{base} and its ensembles on {data}, trained with {trained}"
             if all(facts.model == base for facts in group):
-                heading = f"{base} on {data}, trained with {objective}"
+                heading = f"{base} on {data}, trained with {trained}"
             found.append(Panels(heading, charts))
     return found
 
 
-def _of_one_base(facts: RunFacts) -> tuple[str, str, str]:
-    config = facts.run.config
-    return config.data, config.recipe.objective, network_key(facts.model)[0]
+def _of_one_base(facts: RunFacts) -> tuple[str, Recipe, str]:
+    return *_of_one_training(facts), network_key(facts.model)[0]
+
+
+def recipe_words(recipes: Iterable[Recipe]) -> dict[Recipe, str]:
+    """Return each recipe in a few words: its objective, and what tells it from the others."""
+    names: dict[Recipe, set[str]] = {}
+    for recipe in recipes:
+        names.setdefault(_decisive(recipe), set()).add(name_of(recipe))
+    found = {}
+    for recipe, known in names.items():
+        own, told = recipe.to_dict(), []
+        rivals = [other.to_dict() for other in names if other.objective == recipe.objective]
+        rivals.remove(own)
+        if rivals and "" not in known:
+            told, rivals = [f"recipe {' or '.join(sorted(known))}"], []
+        for key, value in own.items():  # as few fields as tell it from all others
+            if any(other[key] != value for other in rivals):
+                told.append(f"{key} {brief(value)}")
+                rivals = [other for other in rivals if other[key] == value]
+        found[recipe] = ", ".join([recipe.objective, *told])
+    return found
+
+
+def _decisive(recipe: Recipe) -> Recipe:
+    """Return what makes trainings comparable: not the learning rate, which each network may need
+    another of, nor how memory is saved, which changes no result.
+    """
+    return replace(recipe, memory="auto", learning_rate=1.0)
 
 
 def _epochs(facts: RunFacts, column: str, name: str, slots: Slots) -> Iterable[Line]:
@@ -93,9 +123,10 @@ def _epochs(facts: RunFacts, column: str, name: str, slots: Slots) -> Iterable[L
 
 
 def radius_charts(runs: Sequence[RunFacts], slots: Slots) -> list[Panels]:
-    """Return accuracy against epsilon: a chart for each data set, training, attack and norm."""
+    """Return accuracy against epsilon: a chart for each data set, recipe, attack and norm."""
     found = []
-    for (data, objective), group in _grouped(runs, _of_one_training).items():
+    words = recipe_words([facts.run.config.recipe for facts in runs])
+    for (data, recipe), group in _grouped(runs, _of_one_training).items():
         charts = []
         names = _line_names(group)
         kinds = {(c.attack, c.norm) for facts in group for c in facts.curves}
@@ -121,12 +152,9 @@ def radius_charts(runs: Sequence[RunFacts], slots: Slots) -> list[Panels]:
                 )
                 for facts, curve in own
             ]
-            epsilon = group[0].run.config.recipe.epsilon
-            seen = (
-                (epsilon, "training")
-                if norm == "linf" and objective != "natural" and radii[0] <= epsilon <= radii[-1]
-                else None
-            )
+            inside = radii[0] <= recipe.epsilon <= radii[-1]
+            attacked = norm == "linf" and recipe.objective != "natural"
+            seen = (recipe.epsilon, "training") if attacked and inside else None
             counts = sorted({curve.images for _, curve in own})
             charts.append(
                 Chart(
@@ -138,10 +166,11 @@ def radius_charts(runs: Sequence[RunFacts], slots: Slots) -> list[Panels]:
                     zero=True,
                     places=_radius_ticks(radii, far),
                     guide=seen,
+                    word=brief,
                 )
             )
         if charts:
-            found.append(Panels(f"{data}, trained with {objective}", charts))
+            found.append(Panels(f"{data}, trained with {words[recipe]}", charts))
     return found
 
 
@@ -158,7 +187,8 @@ def draw_charts(runs: Sequence[RunFacts], slots: Slots) -> list[Panels]:
     A network without noise answers always the same: its line is flat.
     """
     found = []
-    for (data, objective), group in _grouped(runs, _of_one_training).items():
+    words = recipe_words([facts.run.config.recipe for facts in runs])
+    for (data, recipe), group in _grouped(runs, _of_one_training).items():
         names = _line_names(group)
         measured = {facts.run.folder: facts.accuracies() for facts in group}
         kinds = dict.fromkeys(name for own in measured.values() for name in own)
@@ -201,12 +231,12 @@ def draw_charts(runs: Sequence[RunFacts], slots: Slots) -> list[Panels]:
                 )
             )
         if charts:
-            found.append(Panels(f"{data}, trained with {objective}", charts))
+            found.append(Panels(f"{data}, trained with {words[recipe]}", charts))
     return found
 
 
-def _of_one_training(facts: RunFacts) -> tuple[str, str]:
-    return facts.run.config.data, facts.run.config.recipe.objective
+def _of_one_training(facts: RunFacts) -> tuple[str, Recipe]:
+    return facts.run.config.data, _decisive(facts.run.config.recipe)
 
 
 def _grouped(runs: Iterable[RunFacts], key: Callable[[RunFacts], Key]) -> dict[Key, list[RunFacts]]:

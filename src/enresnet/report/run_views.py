@@ -11,7 +11,8 @@ from typing import Any
 from enresnet.common.progress import clock
 from enresnet.common.text import brief
 from enresnet.evaluation import Accuracy, Evaluation
-from enresnet.report.run_facts import RunFacts
+from enresnet.evaluation.results_folder import Section
+from enresnet.report.run_facts import RunFacts, is_number
 from enresnet.training import Recipe
 
 MOST_COLUMNS = 5  # attacks in the overview; the rest is with each run
@@ -94,7 +95,8 @@ def _cell(value: Accuracy) -> dict[str, Any]:
         "value": 100 * value.accuracy,
         "low": 100 * low,
         "high": 100 * high,
-        "hint": f"{value.images} images, {value.draws} draw{'s' * (value.draws > 1)}",
+        "images": value.images,
+        "hint": f"{value.draws} draw{'s' * (value.draws > 1)} of each image",
     }
 
 
@@ -102,12 +104,19 @@ def _section(name: str, facts: RunFacts) -> dict[str, Any]:
     section = facts.sections[name]
     evaluation = section.evaluation
     return {
-        "name": name,
+        "name": _section_name(name, section),
         "title": section.title,
         "rows": evaluation.table(),
         "details": evaluation.details() if _by_class(evaluation) else [],
         "attacks": [(key, v.attack) for key, v in evaluation.robust.items() if v.attack],
     }
+
+
+def _section_name(name: str, section: Section) -> str:
+    """Return the name of a section, with its radius as one would type it."""
+    own, at, _ = name.partition(" at epsilon ")
+    epsilon = section.about["epsilon"]
+    return f"{own}{at}{brief(epsilon)}" if at and is_number(epsilon) else name
 
 
 def _by_class(evaluation: Evaluation) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from textwrap import wrap
@@ -327,6 +328,17 @@ def load_recipe(name: str, **overrides: Unpack[RecipeOptions]) -> Recipe:
     changed = replace(recipe, **changes)
     _check_used(changed, changes)
     return changed
+
+
+def name_of(recipe: Recipe) -> str:
+    """Return the name of a recipe that comes with the package; "" if it is another one."""
+    plain = replace(recipe, memory="auto")
+    return next((name for name, known in _shipped().items() if known == plain), "")
+
+
+@cache
+def _shipped() -> dict[str, Recipe]:
+    return {name: load_recipe(name) for name in list_recipes()}
 
 
 def _check_used(recipe: Recipe, changes: dict[str, Any]) -> None:

@@ -60,4 +60,15 @@
   };
   window.addEventListener("hashchange", open);
   open();
+
+  // Paper cannot be unfolded: what is closed is printed open, and closed again.
+  let closed = [];
+  window.addEventListener("beforeprint", () => {
+    closed = [...document.querySelectorAll("details:not([open])")];
+    closed.forEach((one) => { one.open = true; });
+  });
+  window.addEventListener("afterprint", () => {
+    closed.forEach((one) => { one.open = false; });
+    closed = [];
+  });
 })();

@@ -1,4 +1,4 @@
-"""One self-contained HTML page: nothing is loaded from anywhere else."""
+"""The page of the quickstart: one self-contained HTML file, which loads nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-import jinja2
 import torch
 from markupsafe import Markup
 from matplotlib.figure import Figure
@@ -26,12 +25,13 @@ from enresnet.report.quickstart import (
     SHOWN_ATTACK,
     Quickstart,
 )
+from enresnet.report.templating import render
 from enresnet.report.thumbnails import change_uri, image_uri
 
 SHOWN = 8  # images: so many that were not chosen, and so many on which the networks differ
 
 
-def quickstart_page(result: Quickstart) -> str:
+def render_quickstart(result: Quickstart) -> str:
     """Return the page of the quickstart, as self-contained HTML.
 
     Args:
@@ -44,51 +44,52 @@ def quickstart_page(result: Quickstart) -> str:
 
         from pathlib import Path
         from enresnet.paper import run_quickstart
-        from enresnet.report import quickstart_page
+        from enresnet.report import render_quickstart
 
         result = run_quickstart(seeds=1)
-        Path("quickstart.html").write_text(quickstart_page(result), encoding="utf-8")
+        Path("quickstart.html").write_text(render_quickstart(result), encoding="utf-8")
     """
     rows, curve_rows = result.rows(), result.curve_rows()
     epsilon = result.plan.recipe.epsilon
     examples, differing = result.examples(), result.differing()
-    return _render(
-        "quickstart.html",
-        result=result,
-        rows=rows,
-        networks=NETWORKS,
-        base=BASE,
-        ensemble=ENSEMBLE,
-        verdict=verdict(rows),
-        bars=_svg(accuracy_bars(rows, NETWORKS), _said_of_bars(rows)),
-        shown_attack=SHOWN_ATTACK,
-        curve_rows=curve_rows,
-        curve_verdict=verdict([{**row, "images": f"{row['epsilon']:g}"} for row in curve_rows]),
-        against_epsilon=_svg(
+    values = {
+        "result": result,
+        "rows": rows,
+        "networks": NETWORKS,
+        "base": BASE,
+        "ensemble": ENSEMBLE,
+        "verdict": verdict(rows),
+        "bars": _svg(accuracy_bars(rows, NETWORKS), _said_of_bars(rows)),
+        "shown_attack": SHOWN_ATTACK,
+        "curve_rows": curve_rows,
+        "curve_verdict": verdict([{**row, "images": f"{row['epsilon']:g}"} for row in curve_rows]),
+        "against_epsilon": _svg(
             _against_epsilon(curve_rows, trained=epsilon), _said_of_curve(curve_rows)
         ),
-        attacked_images=len(examples),
-        differing=differing,
-        counts=differing.counts(),
-        places=SHOWN,
-        first_differing={
+        "attacked_images": len(examples),
+        "differing": differing,
+        "counts": differing.counts(),
+        "places": SHOWN,
+        "first_differing": {
             network: [_shown(example, epsilon) for example in chosen]
             for network, chosen in differing.first(SHOWN).items()
         },
-        first_examples=[_shown(example, epsilon) for example in examples[:SHOWN]],
-        curves=_svg(training_curves(_curves(result)), _said_of_training(result)),
-        recipe=result.plan.recipe,
-        eot=EOT,
-        draws=DRAWS,
-        settings=sorted({a.settings for a in result.attacked}),
-        training_seconds={
+        "first_examples": [_shown(example, epsilon) for example in examples[:SHOWN]],
+        "curves": _svg(training_curves(_curves(result)), _said_of_training(result)),
+        "recipe": result.plan.recipe,
+        "eot": EOT,
+        "draws": DRAWS,
+        "settings": sorted({a.settings for a in result.attacked}),
+        "training_seconds": {
             network: sum(t.seconds for t in result.trained if t.network == network) / result.seeds
             for network in NETWORKS
         },
-        attack_seconds=_attack_seconds(result),
-        versions=f"enresnet {version('enresnet')}, torch {torch.__version__}, "
+        "attack_seconds": _attack_seconds(result),
+        "versions": f"enresnet {version('enresnet')}, torch {torch.__version__}, "
         f"Python {platform.python_version()}",
-    )
+    }
+    filters = {"percent": _percent, "signed": _signed}
+    return render("quickstart.html", values, filters)
 
 
 def verdict(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
@@ -201,17 +202,12 @@ def _said_of_training(result: Quickstart) -> str:
     return f"Line chart of validation accuracy in % by epoch. {'; '.join(parts)}."
 
 
-def _render(template: str, **values: Any) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("enresnet.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["percent"] = lambda value: f"{100 * value:.1f}"
-    environment.filters["signed"] = lambda value: f"{100 * value:+.1f}"
-    return environment.get_template(template).render(**values)
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
+def _signed(share: float) -> str:
+    return f"{100 * share:+.1f}"
 
 
 def _svg(figure: Figure, text: str) -> Markup:
