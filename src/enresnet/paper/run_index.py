@@ -12,7 +12,7 @@ from enresnet.paper.published import METRICS, TRAININGS, Network
 from enresnet.paper.setup import PARTNER, Setup
 from enresnet.training import Run, RunConfig
 from enresnet.training.recipe import name_of
-from enresnet.training.run import plain_config
+from enresnet.training.run_config import plain_config
 
 # Fields of a configuration that do not make a run another one.
 FREE = {"seed", "precision", "fingerprint", "classes", "parts", "weights", "recipe.memory"}
