@@ -66,3 +66,12 @@ def test_an_error_while_it_is_imported(text, words, tmp_path, monkeypatch, capsy
     assert f"{name} cannot be imported" in error
     assert f"{name}.py, line" in error
     assert words in error
+
+
+@pytest.mark.parametrize("name", ["timm:resnet18", "torchvision:resnet18", "en2_resnet20"])
+def test_a_network_without_weights_is_no_model_to_evaluate(name, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["evaluate", name, "--data", "digits"]) == 2
+    words = " ".join(capsys.readouterr().err.split())
+    assert f"{name} has no trained weights; train it first" in words
+    assert not list(tmp_path.iterdir())

@@ -10,7 +10,14 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from enresnet.models import Ensemble, create_model, load_model, save_model, seed_noise
+from enresnet.models import (
+    Ensemble,
+    create_model,
+    feynman_kac,
+    load_model,
+    save_model,
+    seed_noise,
+)
 from enresnet.models.storage import _needed, describe
 from problems import SmallNet, seeded
 
@@ -65,6 +72,27 @@ def test_narrow_weights_are_widened(tmp_path, stored, loaded):
     model = load_model(tmp_path / "m")
     assert {p.dtype for p in model.parameters()} == {loaded}
     assert model(IMAGES.to(loaded)).isfinite().all()
+
+
+def test_a_wide_buffer_says_nothing_of_the_weights(tmp_path):
+    class Tempered(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = create_model("resnet8", **OPTIONS)
+            self.register_buffer("temperature", torch.ones((), dtype=torch.float64))
+
+        def forward(self, x):
+            z = self.inner(x)
+            return x.new_tensor(self.temperature.item()) * z + torch.zeros_like(z)
+
+    network = Tempered()
+    save_model(feynman_kac(network, members=1, init="copy"), tmp_path / "m")
+    model = load_model(tmp_path / "m", network=network)
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    buffers = dict(model.named_buffers())
+    (name,) = [name for name in buffers if name.endswith("temperature")]
+    assert buffers[name].dtype == torch.float64
+    assert model(IMAGES).isfinite().all()
 
 
 def test_a_member_given_twice_is_stored_twice(tmp_path):

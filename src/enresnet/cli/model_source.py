@@ -16,6 +16,7 @@ from enresnet.common.processes import first_process
 from enresnet.common.reading import safetensors_digest
 from enresnet.common.user_code import at_its_line, import_named, is_code_name
 from enresnet.evaluation.results_folder import ResultsFolder
+from enresnet.models.names import is_code
 from enresnet.training import Run
 from enresnet.training.run import CHECKPOINTS
 
@@ -184,7 +185,7 @@ class ModelSource:
 
 def is_own(source: str) -> bool:
     """Return whether ``source`` names a model of the user's own, as module.path:name."""
-    return not Path(source).exists() and is_code_name(source)
+    return not Path(source).exists() and is_code_name(source) and is_code(source)
 
 
 def open_model(
@@ -241,16 +242,28 @@ def open_model(
     if path.is_file() or source.endswith(".safetensors"):
         model: Callable[..., Any] = models.load_model(path, trust_code=trust_code)
         name = path.stem
-    elif is_code_name(source):
+    elif is_own(source):
         model, name = import_model(source), source.replace(":", ".")
         model = models.Normalized(model, mean, std) if mean else model
     else:
         raise FileNotFoundError(
-            f"{source} is not there; name the folder of a run, a safetensors file, or a function "
-            "as module.path:name"
+            f"{source} {_what_is_missing(source)} the folder of a run, a safetensors file, or a "
+            "function as module.path:name"
         )
     folder = out or Path("evaluations") / name
     return ModelSource(name, model, source, None, DEFAULT_EPSILON, folder)
+
+
+def _what_is_missing(source: str) -> str:
+    """Return why a name that is neither a file nor code names no trained model."""
+    try:
+        models.canonical_name(source)
+    except ValueError:
+        return "is not there; name"
+    return (
+        f"has no trained weights; train it first (enresnet train --model {source} --data NAME), "
+        "and name"
+    )
 
 
 def import_model(source: str) -> Callable[..., Any]:

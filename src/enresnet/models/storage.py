@@ -147,11 +147,8 @@ def load_model(
             )
         _check_size(description, tensors)
         model = rebuild(description, network)
-        dtype = torch.float32
-        for tensor in tensors.values():
-            if tensor.is_floating_point():
-                dtype = torch.promote_types(dtype, tensor.dtype)
-        model.to(dtype).load_state_dict(tensors)
+        _take_types(model, tensors)
+        model.load_state_dict(tensors)
     except _UntrustedError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
@@ -160,6 +157,24 @@ def load_model(
     if generator is not None:
         seed_noise(model, generator)
     return model.eval()
+
+
+def _take_types(model: nn.Module, tensors: dict[str, Tensor]) -> None:
+    """Compute in the type of the stored parameters, but no less than float32.
+
+    A buffer of a wider type, such as a temperature in float64, says nothing of the rest: it alone
+    keeps its type.
+    """
+    dtype = torch.float32
+    for name, _ in model.named_parameters():
+        if name in tensors and tensors[name].is_floating_point():
+            dtype = torch.promote_types(dtype, tensors[name].dtype)
+    model.to(dtype)
+    for name, buffer in list(model.named_buffers()):
+        if name in tensors and tensors[name].is_floating_point():
+            wider = torch.promote_types(dtype, tensors[name].dtype)
+            owner, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(owner), attribute, buffer.to(wider))
 
 
 class _UntrustedError(ValueError):
