@@ -4,10 +4,9 @@
     python benchmarks/before_after.py ../before . --json-file before_after.json
 
 Each version has a process of its own that stays alive, and the two take turns, so that changes in
-the machine's speed cancel. What is compared are the seconds of a turn, after over before: the median
-of the ratios with the lowest and the highest. A digest of the results tells whether both computed
-the same. Only names that both versions have can be compared, so the work is written with those that
-have not changed for long.
+the machine's speed cancel. Compared are the seconds of a turn, after over before: the median of the
+ratios with the lowest and the highest. A digest of the results tells whether both computed the
+same. The work uses only names that both versions have.
 """
 
 from __future__ import annotations

@@ -31,8 +31,7 @@ from enresnet.evaluation.results_folder import ResultsFolder
 from enresnet.training.checkpoint import checkpoints
 from enresnet.training.events import Epoch
 from enresnet.training.metrics import kept_row, read_metrics, write_metrics
-from enresnet.training.run_config import RunConfig, read_config, write_config
-from enresnet.training.run_config import plain_config
+from enresnet.training.run_config import RunConfig, plain_config, read_config, write_config
 
 if TYPE_CHECKING:
     from torch import nn
