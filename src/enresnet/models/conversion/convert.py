@@ -27,7 +27,8 @@ from enresnet.models.conversion.residuals import (
     find_residuals,
     place_of,
 )
-from enresnet.models.conversion.tracing import additions, replaced, traced
+from enresnet.models.conversion.rewriting import rewrite
+from enresnet.models.conversion.tracing import additions, traced
 from enresnet.models.ensemble import Average, Ensemble
 from enresnet.models.external import ExternalNetwork
 from enresnet.models.noise import DEFAULT_NOISE, NoiseInjection, NoiseStream
@@ -193,7 +194,7 @@ def with_noise(
             node.replace_all_uses_with(after)
             after.args = (node,)
         if added:
-            network = replaced(network, name, module, graph)
+            rewrite(module, graph)
     return network
 
 

@@ -8,18 +8,19 @@ tells.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
+from enresnet.models.conversion.rewriting import rewrite
 from enresnet.models.conversion.tracing import (
     UntraceableError,
     additions,
     may_add,
-    replaced,
     seems_to_add,
     traced,
 )
@@ -62,6 +63,7 @@ class Residual:
         module: The name of the module in whose ``forward`` the addition stands.
         kind: Its class.
         number: Which of its additions, from 0; None where noise is added to its output.
+        uses: How often one forward pass comes here; more than once where a module is shared.
 
     Example::
 
@@ -73,6 +75,7 @@ class Residual:
     module: str
     kind: str
     number: int | None
+    uses: int = 1
 
 
 @dataclass(frozen=True)
@@ -94,19 +97,36 @@ class Residuals:
     found: tuple[Residual, ...]
     skipped: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def uses(self) -> int:
+        """How many residual mappings one forward pass goes through."""
+        return sum(residual.uses for residual in self.found)
+
     def describe(self) -> str:
         """Return how many residual mappings there are, where, and what was skipped and why."""
-        kinds: dict[str, list[str]] = {}
+        kinds: dict[str, dict[str, int]] = {}
         for residual in self.found:
-            kinds.setdefault(residual.kind, []).append(residual.module or "the network itself")
-        lines = [f"{len(self.found)} residual mappings"]
-        for kind, names in kinds.items():
-            places = list(dict.fromkeys(names))
-            each = len(names) // len(places)
-            shown = ", ".join(places[:4]) + (f", ... {places[-1]}" if len(places) > 4 else "")
-            lines.append(f"  {kind}: {len(places)} modules, {each} each ({shown})")
+            uses = kinds.setdefault(residual.kind, {})
+            place = residual.module or "the network itself"
+            uses[place] = uses.get(place, 0) + residual.uses
+        lines = [_counted(self.uses, "residual mapping")]
+        for kind, uses in kinds.items():
+            low, high = min(uses.values()), max(uses.values())
+            each = f"{low}" if low == high else f"{low} to {high}"
+            lines.append(
+                f"  {kind}: {_counted(len(uses), 'module')}, {each} each ({_listed(list(uses))})"
+            )
         lines += [f"  skipped {place}: {why}" for place, why in self.skipped.items()]
         return "\n".join(lines)
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}{'s' * (count != 1)}"
+
+
+def _listed(names: list[str]) -> str:
+    """Return the first names and the last one."""
+    return ", ".join(names[:4]) + (f", ... {names[-1]}" if len(names) > 4 else "")
 
 
 def find_residuals(
@@ -139,9 +159,9 @@ def find_residuals(
         print(find_residuals(enresnet.create_model("resnet8")).describe())
     """
     if blocks is not None:
-        return Residuals(tuple(_chosen(model, blocks)))
+        return Residuals(tuple(_chosen(model, blocks, example)))
     probed = copy.deepcopy(model).eval().requires_grad_(False)
-    seen: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
+    seen: dict[tuple[str, int], list[tuple[Any, Any]]] = {}
     skipped: dict[str, str] = {}
     places: list[tuple[str, str, int]] = []
     for name, module in list(probed.named_modules()):
@@ -158,16 +178,16 @@ def find_residuals(
             for number, node in enumerate(nodes):
                 places.append((name, type(module).__name__, number))
                 _insert(module, graph, node, _Probe(seen, (name, number)))
-            probed = replaced(probed, name, module, graph)
-    answer(probed, example)
+            rewrite(module, graph)
+    answer(probed, example, seen)
     found = []
     for name, kind, number in places:
         if (name, number) not in seen:
             why = "it was not reached"
-        elif why := _no_residual(*seen[name, number]):
+        elif why := _no_residual(*seen[name, number][0]):
             pass
         else:
-            found.append(Residual(name, kind, number))
+            found.append(Residual(name, kind, number, len(seen[name, number])))
             continue
         skipped[f"{name or 'the network itself'} ({kind}), addition {number}"] = why
     if not found:
@@ -176,14 +196,14 @@ def find_residuals(
 
 
 class _Probe(nn.Module):
-    """Remembers the terms of an addition."""
+    """Remembers the terms of an addition, each time it is done."""
 
-    def __init__(self, seen: dict[tuple[str, int], tuple[Tensor, Tensor]], key: Any) -> None:
+    def __init__(self, seen: dict[tuple[str, int], list[tuple[Any, Any]]], key: Any) -> None:
         super().__init__()
         self._seen, self._key = [seen], key  # in a list: the dictionary is not copied with it
 
     def forward(self, one: Any, two: Any) -> Any:
-        self._seen[0].setdefault(self._key, (one, two))
+        self._seen[0].setdefault(self._key, []).append((one, two))
         return one
 
 
@@ -196,8 +216,13 @@ def _insert(module: nn.Module, graph: fx.Graph, node: fx.Node, probe: _Probe) ->
     node.args = (first, *node.args[1:])
 
 
-def answer(model: nn.Module, example: Tensor | None) -> tuple[Any, Tensor]:
-    """Return a network's answer to the example, or to random images of a size that it takes."""
+def answer(
+    model: nn.Module, example: Tensor | None, seen: dict[Any, Any] | None = None
+) -> tuple[Any, Tensor]:
+    """Return a network's answer to the example, or to random images of a size that it takes.
+
+    What hooks and probes have ``seen`` of images that it does not take is forgotten.
+    """
     if example is not None:
         sizes = [example]
     else:
@@ -210,6 +235,8 @@ def answer(model: nn.Module, example: Tensor | None) -> tuple[Any, Tensor]:
             for side in SIDES
         ]
     for number, images in enumerate(sizes, 1):
+        if seen is not None:
+            seen.clear()
         try:
             with torch.enable_grad():
                 return logits_of(model(images.clone().requires_grad_())), images
@@ -266,22 +293,46 @@ def _node(x: Tensor) -> Any:
     return x.view_as(x).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
 
 
-def _chosen(model: nn.Module, blocks: Iterable[str | type[nn.Module]]) -> Iterable[Residual]:
-    """Yield the modules that are named, or of the classes that are given."""
-    modules = dict(model.named_modules())
+def _chosen(
+    model: nn.Module, blocks: Iterable[str | type[nn.Module]], example: Tensor | None
+) -> list[Residual]:
+    """Return the modules that are named, or of the classes that are given, each once."""
+    names = {module: name for name, module in model.named_modules()}  # of several, the first
+    chosen: dict[nn.Module, str] = {}
     for block in blocks:
         if isinstance(block, str):
-            names = [block] if block in modules else []
+            known = dict(model.named_modules(remove_duplicate=False))
+            modules = [known[block]] if block in known else []
         else:
-            names = [name for name, module in modules.items() if isinstance(module, block)]
-        if not names:
+            modules = [module for module in names if isinstance(module, block)]
+        if not modules:
             what = block if isinstance(block, str) else block.__name__
             raise ValueError(
                 f"blocks must be modules of the network or their classes, found {what!r}; among "
                 f"them are {', '.join(candidates(model))}"
             )
-        for name in names:
-            yield Residual(name, type(modules[name]).__name__, None)
+        chosen.update((module, names[module]) for module in modules)
+    uses = _uses(model, chosen.values(), example)
+    for module, name in chosen.items():
+        if not uses[name]:
+            raise ValueError(
+                f"blocks has {place_of(name, module)}, which is not called when the network is in "
+                "evaluation mode: its output gets no noise; name the blocks that are called"
+            )
+    return [Residual(n, type(module).__name__, None, uses[n]) for module, n in chosen.items()]
+
+
+def _uses(model: nn.Module, names: Iterable[str], example: Tensor | None) -> Counter[str]:
+    """Return how often one forward pass calls each of these modules."""
+    watched, uses = copy.deepcopy(model).eval(), Counter[str]()
+
+    def counting(name: str) -> Callable[..., None]:
+        return lambda *_: uses.update([name])
+
+    for name in names:
+        watched.get_submodule(name).register_forward_hook(counting(name))
+    answer(watched, example, uses)
+    return uses
 
 
 def candidates(model: nn.Module) -> list[str]:

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.fx.graph_module import _USER_PRESERVED_ATTRIBUTES_KEY
 
 from enresnet.models.noise import NoiseInjection
 
@@ -103,25 +102,3 @@ def additions(graph: fx.Graph) -> list[fx.Node]:
         and all(isinstance(term, fx.Node) for term in node.args[:2])
         and len(node.args) >= 2
     ]
-
-
-def replaced(root: nn.Module, name: str, module: nn.Module, graph: fx.Graph) -> nn.Module:
-    """Return the network with a module whose ``forward`` is now that of the graph."""
-    new = fx.GraphModule(module, graph, type(module).__name__)
-    asked = {  # what its parent may ask it for
-        key: value
-        for key, value in vars(module).items()
-        if key not in vars(new) and not key.startswith("_")
-    }
-    for key, value in asked.items():
-        setattr(new, key, value)
-    new.meta[_USER_PRESERVED_ATTRIBUTES_KEY] = asked  # or a copy would lose them
-    for key, child in module.named_children():  # those that its forward does not call
-        if key not in dict(new.named_children()):
-            new.add_module(key, child)
-    new.train(module.training)
-    if not name:
-        return new
-    parent, _, own = name.rpartition(".")
-    setattr(root.get_submodule(parent), own, new)
-    return root
