@@ -28,14 +28,15 @@ from enresnet.models.conversion.residuals import (
     place_of,
 )
 from enresnet.models.conversion.rewriting import rewrite
-from enresnet.models.conversion.tracing import additions, traced
+from enresnet.models.conversion.tracing import additions, insert_after, traced
 from enresnet.models.ensemble import Average, Ensemble
 from enresnet.models.external import ExternalNetwork
-from enresnet.models.noise import DEFAULT_NOISE, NoiseInjection, NoiseStream
+from enresnet.models.noise import DEFAULT_NOISE, NoiseInjection, NoiseStream, noise_modules
 from enresnet.models.resnet import ResNet
 
 Init = Literal["fresh", "copy"]
 NOISE = "feynman_kac_noise"  # the name of the modules that are added
+_TRIED = 0.3  # the noise with which a conversion is checked
 
 
 class ClonedNoise(NoiseInjection):
@@ -131,21 +132,79 @@ def feynman_kac(
     return ensemble.train(model.training)
 
 
+class _InPlaceNoise(NoiseInjection):
+    """Noise that overwrites what it is added to: whatever reads that, under any name, sees it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x after x += noise * std(x) * N(0, I)."""
+        return x.copy_(super().forward(x.clone()))
+
+
 def _check_conversion(model: nn.Module, residuals: Residuals, example: Tensor | None) -> None:
-    """Raise unless the network with noise 0 is the same function as before."""
+    """Raise unless noise 0 leaves the network's function, and noise reaches all that it should."""
     before = copy.deepcopy(model).eval()
-    quiet = with_noise(copy.deepcopy(before), residuals, 0.0, "example", NoiseStream())
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        one, images = answer(before, example)
-        torch.manual_seed(0)
-        two, _ = answer(quiet, images)
-    if not isinstance(one, Tensor) or not torch.allclose(one, two, rtol=1e-4, atol=1e-5):
+    for parameter in before.parameters():  # weights of 0, as of a new head, would hide the noise
+        if parameter.is_floating_point() and not parameter.any():
+            draws = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
+            parameter.data.copy_(0.1 * draws)
+    after, images = _seeded_answer(before, example)
+
+    def answer_with(noise: float, kind: type[NoiseInjection], *found: Residual) -> Any:
+        stream = NoiseStream(torch.Generator().manual_seed(0))
+        places = Residuals(found or residuals.found)
+        network = with_noise(copy.deepcopy(before), places, noise, "example", stream, kind)
+        called: set[nn.Module] = set()
+        for place in noise_modules(network):
+            place.register_forward_hook(lambda module, *_: called.add(module))
+        logits, _ = _seeded_answer(network, images)
+        if any(type(place) is kind and place not in called for place in noise_modules(network)):
+            return None
+        return logits
+
+    quiet = answer_with(0.0, ClonedNoise)
+    if not _agree(after, quiet):
         raise ValueError(
             f"model cannot be converted: {type(model).__name__} answers otherwise once its forward "
-            "is traced; name the blocks whose output gets the noise, blocks=[...]; it is made of "
-            f"{', '.join(candidates(model))}"
+            f"is traced; {_name_blocks(model)}"
         )
+    if _agree(quiet, answer_with(_TRIED, ClonedNoise)):
+        raise ValueError(
+            f"model cannot be converted: its logits do not change with the noise; "
+            f"{_name_blocks(model)}"
+        )
+    if not _agree(answer_with(_TRIED, ClonedNoise), answer_with(_TRIED, _InPlaceNoise)):
+        places = [
+            f"{place.module or 'the network itself'} ({place.kind})"
+            for place in residuals.found
+            if not _agree(
+                answer_with(_TRIED, ClonedNoise, place), answer_with(_TRIED, _InPlaceNoise, place)
+            )
+        ]
+        raise ValueError(
+            "model cannot be converted: its sums are read under other names, which the noise would "
+            f"not reach, in {', '.join(places)}; {_name_blocks(model)}"
+        )
+
+
+def _seeded_answer(network: nn.Module, images: Tensor | None) -> tuple[Any, Tensor]:
+    """Return a network's answer; what it draws from the global generator is always the same."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return answer(network, images)
+
+
+def _agree(one: Any, two: Any) -> bool:
+    """Return whether two answers are the same, but for rounding."""
+    if not isinstance(one, Tensor) or not isinstance(two, Tensor) or one.shape != two.shape:
+        return False
+    return torch.allclose(one, two, rtol=1e-4, atol=1e-5)
+
+
+def _name_blocks(model: nn.Module) -> str:
+    return (
+        "name the blocks whose output gets the noise, blocks=[...]; it is made of "
+        f"{', '.join(candidates(model)) or 'layers of torch alone'}"
+    )
 
 
 def with_noise(
@@ -154,15 +213,13 @@ def with_noise(
     noise: float,
     std_over: StdOver,
     stream: NoiseStream,
+    kind: type[NoiseInjection] = ClonedNoise,
 ) -> nn.Module:
-    """Return the network with noise at all residual mappings.
+    """Return the network with noise, of some kind, at all residual mappings.
 
     Raises:
         ValueError: The network has no such residual mappings.
     """
-
-    def injection() -> NoiseInjection:
-        return ClonedNoise(noise, std_over=std_over, generator=stream)
 
     modules = dict(network.named_modules())
     by_module: dict[str, list[Residual]] = {}
@@ -172,7 +229,8 @@ def with_noise(
         if (module := modules.get(name)) is None:
             raise ValueError(f"the network has no module {name!r} to add noise in")
         if places[0].number is None:
-            module.add_module(NOISE, injection())
+            # A module may return what it was given: that is not overwritten.
+            module.add_module(NOISE, ClonedNoise(noise, std_over=std_over, generator=stream))
             module.register_forward_hook(_noise_after)
             continue
         graph = traced(module)
@@ -188,11 +246,8 @@ def with_noise(
                 continue
             added = True
             target = f"{NOISE}_{number}"
-            module.add_module(target, injection())
-            with graph.inserting_after(node):
-                after = graph.call_module(target)
-            node.replace_all_uses_with(after)
-            after.args = (node,)
+            module.add_module(target, kind(noise, std_over=std_over, generator=stream))
+            insert_after(graph, node, target)
         if added:
             rewrite(module, graph)
     return network

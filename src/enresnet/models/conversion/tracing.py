@@ -102,3 +102,42 @@ def additions(graph: fx.Graph) -> list[fx.Node]:
         and all(isinstance(term, fx.Node) for term in node.args[:2])
         and len(node.args) >= 2
     ]
+
+
+def insert_after(graph: fx.Graph, node: fx.Node, target: str) -> None:
+    """Let a module change the result of an addition, for all that use it later.
+
+    An addition in place also changes its first term, which later code may know by an older name.
+    """
+    with graph.inserting_after(node):
+        after = graph.call_module(target)
+    names = _names_of(node)
+    for user in graph.nodes:
+        if user > after:
+            for name in names:
+                user.replace_input_with(name, after)
+    after.args = (node,)
+
+
+def _names_of(node: fx.Node) -> list[fx.Node]:
+    """Return the nodes that are known to stand for the tensor of a node when it is done."""
+    names = [node]
+    for name in names:  # which grows
+        others = [user for user in name.users if user < node and _changed_by(user) is name]
+        if (changed := _changed_by(name)) is not None:
+            others.append(changed)
+        names += [other for other in others if other not in names]
+    return names
+
+
+def _changed_by(node: fx.Node) -> fx.Node | None:
+    """Return the tensor that an operation changes in place and returns."""
+    if node.op not in ("call_method", "call_function"):
+        return None
+    name = node.target if isinstance(node.target, str) else node.target.__name__
+    if (name.endswith("_") and not name.endswith("__")) or (
+        node.target is operator.iadd or node.kwargs.get("inplace")
+    ):
+        changed = node.args[0] if node.args else node.kwargs.get("input")
+        return changed if isinstance(changed, fx.Node) else None
+    return None
