@@ -3,7 +3,9 @@
 import copy
 import operator
 import pickle
+import random
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -168,10 +170,20 @@ class TestWhatCounts:
                 out = out * self.squeeze(out.mean(dim=(2, 3), keepdim=True)).sigmoid()
                 return x + self.drop(out)
 
-        model = feynman_kac(Net(Excited()), members=1, noise=0.2)
-        assert len(model.members[0].residuals.found) == 1
-        assert model.train()(IMAGES).shape == (3, 4)
-        assert model.eval()(IMAGES).shape == (3, 4)
+        model = Net(Excited())
+        made = feynman_kac(model, members=1, noise=0.0).train()
+        assert "1 residual mapping\n    Excited: 1 module" in made.describe()
+        kept = model.eval()(IMAGES)
+        dropped = []
+        for seed in range(8):
+            answers = []
+            for network in (model.train(), made):
+                torch.manual_seed(seed)
+                answers.append(network(IMAGES))
+            torch.testing.assert_close(*answers)
+            dropped.append(not torch.allclose(answers[0], kept))
+        assert 0 < sum(dropped) < 8
+        torch.testing.assert_close(made.eval()(IMAGES), kept)
 
     def test_pre_activation_with_a_projection_of_the_activated_input(self):
         class Pre(nn.Module):
@@ -242,6 +254,79 @@ class TestUntraceable:
             feynman_kac(Net(Dropped()))
         made = feynman_kac(Net(Dropped()), members=1, blocks=[Dropped])
         assert made.train()(IMAGES).shape == (3, 4)
+
+
+class Lottery(Block):
+    """Stochastic depth in its own ``forward``."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.draw = draw
+
+    def forward(self, x):
+        if self.training and self.draw() < 0.5:
+            return x
+        return x+self.conv1(x)  # fmt: skip
+
+
+class Held(Lottery):
+    """It has a generator of its own."""
+
+    def __init__(self, generator):
+        super().__init__(None)
+        self.generator = generator
+
+    def forward(self, x):
+        if isinstance(self.generator, torch.Generator):
+            dropped = torch.rand((), generator=self.generator) < 0.5
+        else:
+            dropped = self.generator.random() < 0.5
+        return x if dropped else x + self.conv1(x)
+
+
+class TestStochasticDepth:
+    """A forward that draws is left alone, whatever it draws, and the reason is given."""
+
+    BLOCKS = (
+        lambda: Lottery(lambda: torch.rand(())),
+        lambda: Lottery(random.random),
+        lambda: Lottery(lambda: np.random.random()),
+        lambda: Held(torch.Generator().manual_seed(0)),
+        lambda: Held(random.Random(0)),
+        lambda: Held(np.random.default_rng(0)),
+    )
+
+    @pytest.mark.parametrize("block", BLOCKS)
+    def test_every_seed_gives_the_same(self, block):
+        for seed in range(4):
+            for start in (torch.manual_seed, random.seed, np.random.seed):
+                start(seed)
+            before = torch.random.get_rng_state(), random.getstate()
+            with pytest.raises(ValueError, match=r"no residual .* draws random numbers.*blocks="):
+                feynman_kac(Net(block()))
+            found = find_residuals(Net(block(), Block()))
+            assert [r.module for r in found.found] == ["blocks.1"]
+            assert "skipped blocks.0" in found.describe()
+            assert "draws random numbers" in found.describe()
+            assert random.getstate() == before[1]
+        made = feynman_kac(Net(block()), members=1, blocks=[Lottery]).train()
+        assert made(IMAGES).shape == (3, 4)
+
+    def test_the_global_generators_stand_where_they_stood(self):
+        model = Net(Lottery(lambda: torch.rand(()) + random.random() + np.random.random()))
+        torch.manual_seed(3)
+        before = torch.random.get_rng_state(), random.getstate(), np.random.get_state()[1:3]
+        with pytest.raises(ValueError, match="draws random numbers"):
+            feynman_kac(model)
+        assert torch.equal(torch.random.get_rng_state(), before[0])
+        assert random.getstate() == before[1]
+        np.testing.assert_equal(np.random.get_state()[1:3], before[2])
+
+    def test_a_builder_whose_blocks_draw_is_refused_in_words(self):
+        with pytest.raises(ValueError, match=r"blocks\.0 \(Lottery\): .*draws random.*blocks="):
+            feynman_kac(
+                Net(Block()), init="fresh", builder=lambda: Net(Lottery(random.random)), members=1
+            )
 
 
 class TestMembers:

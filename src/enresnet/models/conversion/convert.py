@@ -28,7 +28,12 @@ from enresnet.models.conversion.residuals import (
     place_of,
 )
 from enresnet.models.conversion.rewriting import rewrite
-from enresnet.models.conversion.tracing import additions, insert_after, traced
+from enresnet.models.conversion.tracing import (
+    UntraceableError,
+    additions,
+    insert_after,
+    traced,
+)
 from enresnet.models.ensemble import Average, Ensemble
 from enresnet.models.external import ExternalNetwork
 from enresnet.models.noise import DEFAULT_NOISE, NoiseInjection, NoiseStream, noise_modules
@@ -147,7 +152,7 @@ def _check_conversion(model: nn.Module, residuals: Residuals, example: Tensor | 
         if parameter.is_floating_point() and not parameter.any():
             draws = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
             parameter.data.copy_(0.1 * draws)
-    after, images = _seeded_answer(before, example)
+    after, images = answer(copy.deepcopy(before), example)
 
     def answer_with(noise: float, kind: type[NoiseInjection], *found: Residual) -> Any:
         stream = NoiseStream(torch.Generator().manual_seed(0))
@@ -156,7 +161,7 @@ def _check_conversion(model: nn.Module, residuals: Residuals, example: Tensor | 
         called: set[nn.Module] = set()
         for place in noise_modules(network):
             place.register_forward_hook(lambda module, *_: called.add(module))
-        logits, _ = _seeded_answer(network, images)
+        logits, _ = answer(network, images)
         if any(type(place) is kind and place not in called for place in noise_modules(network)):
             return None
         return logits
@@ -184,13 +189,6 @@ def _check_conversion(model: nn.Module, residuals: Residuals, example: Tensor | 
             "model cannot be converted: its sums are read under other names, which the noise would "
             f"not reach, in {', '.join(places)}; {_name_blocks(model)}"
         )
-
-
-def _seeded_answer(network: nn.Module, images: Tensor | None) -> tuple[Any, Tensor]:
-    """Return a network's answer; what it draws from the global generator is always the same."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return answer(network, images)
 
 
 def _agree(one: Any, two: Any) -> bool:
@@ -233,7 +231,12 @@ def with_noise(
             module.add_module(NOISE, ClonedNoise(noise, std_over=std_over, generator=stream))
             module.register_forward_hook(_noise_after)
             continue
-        graph = traced(module)
+        try:
+            graph = traced(module)
+        except UntraceableError as error:
+            raise ValueError(
+                f"noise cannot be added in {place_of(name, module)}: {error}; {_name_blocks(network)}"
+            ) from error
         nodes = additions(graph)
         added = False
         for number in (place.number for place in places):

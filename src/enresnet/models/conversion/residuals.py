@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from enresnet.models.conversion.draws import seeded
 from enresnet.models.conversion.rewriting import rewrite
 from enresnet.models.conversion.tracing import (
     UntraceableError,
@@ -221,7 +222,8 @@ def answer(
 ) -> tuple[Any, Tensor]:
     """Return a network's answer to the example, or to random images of a size that it takes.
 
-    What hooks and probes have ``seen`` of images that it does not take is forgotten.
+    Where it draws from global generators, the draws are always the same ones, and the generators
+    are put back. What hooks and probes have ``seen`` of images that it does not take is forgotten.
     """
     if example is not None:
         sizes = [example]
@@ -238,7 +240,7 @@ def answer(
         if seen is not None:
             seen.clear()
         try:
-            with torch.enable_grad():
+            with seeded(), torch.enable_grad():
                 return logits_of(model(images.clone().requires_grad_())), images
         except Exception as error:
             if number == len(sizes):

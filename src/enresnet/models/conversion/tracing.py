@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from enresnet.models.conversion.draws import DrawError, no_draws
 from enresnet.models.noise import NoiseInjection
 
 _ADDITIONS = (operator.add, operator.iadd, torch.add)
@@ -37,7 +38,10 @@ def traced(module: nn.Module) -> fx.Graph:
     try:
         for mode in (True, False):
             module.training = mode  # its own flag alone: children are not followed
-            graphs.append(_own_graph(module))
+            with no_draws(module):
+                graphs.append(_own_graph(module))
+    except DrawError as error:
+        raise UntraceableError("its forward draws random numbers, which a trace would fix") from error
     except Exception as error:  # anything may go wrong where a proxy stands for a tensor
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UntraceableError(f"its forward cannot be traced ({reason})") from error
