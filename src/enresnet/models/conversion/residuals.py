@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,15 +18,18 @@ from torch import Tensor, fx, nn
 
 from enresnet.models.conversion.draws import seeded
 from enresnet.models.conversion.rewriting import rewrite
+from enresnet.models.conversion.source import adds_activations
 from enresnet.models.conversion.tracing import (
     UntraceableError,
     additions,
     may_add,
-    seems_to_add,
+    replace_first_term,
+    terms,
     traced,
 )
 from enresnet.models.interface import logits_of
 
+_NO_TENSORS = "it does not add tensors"  # as of two numbers, which no one asks about
 SIDES = (32, 64, 224)  # of example images, where none are given
 # Steps of autograd that a shortcut may take: linear in what comes in.
 _LINEAR = (
@@ -117,7 +120,7 @@ class Residuals:
             lines.append(
                 f"  {kind}: {_counted(len(uses), 'module')}, {each} each ({_listed(list(uses))})"
             )
-        lines += [f"  skipped {place}: {why}" for place, why in self.skipped.items()]
+        lines += [f"  skipped {text}" for text in _grouped(self.skipped)]
         return "\n".join(lines)
 
 
@@ -128,6 +131,17 @@ def _counted(count: int, word: str) -> str:
 def _listed(names: list[str]) -> str:
     """Return the first names and the last one."""
     return ", ".join(names[:4]) + (f", ... {names[-1]}" if len(names) > 4 else "")
+
+
+def _grouped(skipped: Mapping[str, str]) -> list[str]:
+    """Return what was skipped and why, with one line for each reason."""
+    places: dict[str, list[str]] = {}
+    for place, why in skipped.items():
+        places.setdefault(why, []).append(place)
+    return [
+        f"{f'{len(names)} places: ' if len(names) > 1 else ''}{_listed(names)}: {why}"
+        for why, names in places.items()
+    ]
 
 
 def find_residuals(
@@ -171,7 +185,7 @@ def find_residuals(
         try:
             graph = traced(module)
         except UntraceableError as error:
-            if seems_to_add(module):
+            if adds_activations(module):
                 skipped[place_of(name, module)] = str(error)
             continue
         nodes = additions(graph)
@@ -180,19 +194,17 @@ def find_residuals(
                 places.append((name, type(module).__name__, number))
                 _insert(module, graph, node, _Probe(seen, (name, number)))
             rewrite(module, graph)
-    answer(probed, example, seen)
+    logits, _ = answer(probed, example, seen)
     found = []
     for name, kind, number in places:
-        if (name, number) not in seen:
-            why = "it was not reached"
-        elif why := _no_residual(*seen[name, number][0]):
-            pass
-        else:
-            found.append(Residual(name, kind, number, len(seen[name, number])))
-            continue
-        skipped[f"{name or 'the network itself'} ({kind}), addition {number}"] = why
+        met = seen.get((name, number), [])
+        why = _no_residual(*met[0]) if met else "it was not reached"
+        if not why:
+            found.append(Residual(name, kind, number, len(met)))
+        elif why != _NO_TENSORS:
+            skipped[f"{name or 'the network itself'} ({kind}), addition {number}"] = why
     if not found:
-        raise ValueError(_none_found(model, skipped))
+        raise ValueError(_none_found(model, skipped, concatenates=_concatenates(logits)))
     return Residuals(tuple(found), skipped)
 
 
@@ -213,8 +225,8 @@ def _insert(module: nn.Module, graph: fx.Graph, node: fx.Node, probe: _Probe) ->
     name = f"probe_{node.name}"
     module.add_module(name, probe)
     with graph.inserting_before(node):
-        first = graph.call_module(name, node.args[:2])
-    node.args = (first, *node.args[1:])
+        first = graph.call_module(name, terms(node))
+    replace_first_term(node, first)
 
 
 def answer(
@@ -254,7 +266,7 @@ def answer(
 def _no_residual(one: Any, two: Any) -> str:
     """Return why an addition of these is no residual mapping; "" if it is one."""
     if not isinstance(one, Tensor) or not isinstance(two, Tensor):
-        return "it does not add tensors"
+        return _NO_TENSORS
     if not one.requires_grad or not two.requires_grad:
         return "a term does not depend on the images"
     if one.shape != two.shape:
@@ -277,15 +289,25 @@ def _linear_sources(x: Tensor) -> set[Any]:
 
 
 def _comes_from(x: Tensor, sources: set[Any]) -> bool:
+    return any(node in sources for node in _steps(x))
+
+
+def _concatenates(logits: Any) -> bool:
+    """Return whether activations were concatenated on the way to the logits."""
+    if not isinstance(logits, Tensor) or not logits.requires_grad:
+        return False
+    return any("CatBackward" in node.name() for node in _steps(logits))
+
+
+def _steps(x: Tensor) -> Iterator[Any]:
+    """Yield the autograd nodes that a tensor was computed by."""
     left, seen = [_node(x)], set()
     while left:
         node = left.pop()
-        if node in sources:
-            return True
         if node is not None and node not in seen:
             seen.add(node)
+            yield node
             left += [source for source, _ in node.next_functions]
-    return False
 
 
 def _node(x: Tensor) -> Any:
@@ -340,13 +362,15 @@ def _uses(model: nn.Module, names: Iterable[str], example: Tensor | None) -> Cou
 def candidates(model: nn.Module) -> list[str]:
     """Return the classes of the network's own modules, those that seem to add first."""
     kinds = {type(m).__name__: m for m in model.modules() if may_add(m)}
-    return sorted(kinds, key=lambda kind: (not seems_to_add(kinds[kind]), kind))[:8]
+    return sorted(kinds, key=lambda kind: (not adds_activations(kinds[kind]), kind))[:8]
 
 
-def _none_found(model: nn.Module, skipped: Mapping[str, str]) -> str:
+def _none_found(model: nn.Module, skipped: Mapping[str, str], *, concatenates: bool) -> str:
     words = f"model has no residual connection that could be found: {type(model).__name__}"
     if skipped:
-        words += " has " + "; ".join(f"{place}: {why}" for place, why in list(skipped.items())[:4])
+        words += " has " + "; ".join(_grouped(skipped)[:4])
+    if concatenates:
+        words += ". It concatenates activations (torch.cat), which is not a residual addition"
     return (
         f"{words}. Where it has some, name the blocks whose output they are, blocks=[...]; it is "
         f"made of {', '.join(candidates(model)) or 'layers of torch alone'}"

@@ -50,8 +50,9 @@ def _subclass(kind: type[nn.Module], source: str, used: dict[str, Any]) -> type[
         _, _, *state = kind.__reduce_ex__(self, protocol)
         return _instance, (kind, source, used), *state
 
+    of_torch = kind.__module__.startswith("torch.nn")  # which tracers do not look into
     parts = {
-        "__module__": kind.__module__,
+        "__module__": __name__ if of_torch else kind.__module__,
         "__qualname__": kind.__qualname__,
         "__doc__": kind.__doc__,
         "__reduce_ex__": reduced,

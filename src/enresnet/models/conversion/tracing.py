@@ -13,10 +13,12 @@ import torch
 from torch import fx, nn
 
 from enresnet.models.conversion.draws import DrawError, no_draws
+from enresnet.models.conversion.source import TORCH_BLOCKS
 from enresnet.models.noise import NoiseInjection
 
 _ADDITIONS = (operator.add, operator.iadd, torch.add)
 _METHODS = ("add", "add_")
+_TERMS = ("input", "other")
 
 
 class UntraceableError(Exception):
@@ -76,26 +78,15 @@ def _own_graph(module: nn.Module) -> fx.Graph:
 
 
 def may_add(module: nn.Module) -> bool:
-    """Return whether a module may have additions of its own: torch's have none."""
+    """Return whether a module may have additions of its own: of torch's, few have."""
     kind = type(module)
-    return not kind.__module__.startswith("torch.nn") and not issubclass(kind, NoiseInjection)
-
-
-def seems_to_add(module: nn.Module) -> bool:
-    """Return whether the source of a module's ``forward``, or of one it may call, adds."""
-    for kind in type(module).__mro__:
-        if "forward" in vars(kind) and not kind.__module__.startswith("torch.nn"):
-            try:
-                source = inspect.getsource(vars(kind)["forward"])
-            except (OSError, TypeError):
-                return True
-            if any(word in source for word in (" + ", " += ", ".add(", ".add_(")):
-                return True
-    return False
+    if issubclass(kind, NoiseInjection):
+        return False
+    return not kind.__module__.startswith("torch.nn") or issubclass(kind, TORCH_BLOCKS)
 
 
 def additions(graph: fx.Graph) -> list[fx.Node]:
-    """Return the additions of two tensors in a graph."""
+    """Return the additions of two values that are computed in a graph."""
     return [
         node
         for node in graph.nodes
@@ -103,9 +94,23 @@ def additions(graph: fx.Graph) -> list[fx.Node]:
             (node.op == "call_function" and node.target in _ADDITIONS)
             or (node.op == "call_method" and node.target in _METHODS)
         )
-        and all(isinstance(term, fx.Node) for term in node.args[:2])
-        and len(node.args) >= 2
+        and all(isinstance(term, fx.Node) for term in terms(node))
     ]
+
+
+def terms(node: fx.Node) -> tuple[Any, Any]:
+    """Return the two terms of an addition, which may be given by name."""
+    given = [*node.args[:2], *(node.kwargs[key] for key in _TERMS if key in node.kwargs)]
+    first, second, *_ = (*given, None, None)
+    return first, second
+
+
+def replace_first_term(node: fx.Node, first: fx.Node) -> None:
+    """Let something else be the first term of an addition."""
+    if node.args:
+        node.args = (first, *node.args[1:])
+    else:
+        node.kwargs = {**node.kwargs, "input": first}
 
 
 def insert_after(graph: fx.Graph, node: fx.Node, target: str) -> None:
