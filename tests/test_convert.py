@@ -14,6 +14,7 @@ from torch.nn import functional
 from enresnet import load_model, save_model
 from enresnet.attacks import IFGSM
 from enresnet.models import create_model, feynman_kac, find_residuals, seed_noise
+from enresnet.models.conversion.convert import _like
 from enresnet.models.noise import noise_modules
 from problems import seeded
 
@@ -150,7 +151,8 @@ class TestWhatCounts:
                 return self.down(torch.cat([x, self.conv(x).relu()], dim=1))
 
         with pytest.raises(
-            ValueError, match=r"no residual connection.*concatenates.*not a residual.*blocks=.*Dense"
+            ValueError,
+            match=r"no residual connection.*concatenates.*not a residual.*blocks=.*Dense",
         ):
             feynman_kac(Net(Dense()))
         assert len(find_residuals(Net(Dense(), Block())).found) == 1  # in part
@@ -292,7 +294,7 @@ class TestStochasticDepth:
     BLOCKS = (
         lambda: Lottery(lambda: torch.rand(())),
         lambda: Lottery(random.random),
-        lambda: Lottery(lambda: np.random.random()),
+        lambda: Lottery(lambda: np.random.random()),  # noqa: NPY002
         lambda: Held(torch.Generator().manual_seed(0)),
         lambda: Held(random.Random(0)),
         lambda: Held(np.random.default_rng(0)),
@@ -315,14 +317,15 @@ class TestStochasticDepth:
         assert made(IMAGES).shape == (3, 4)
 
     def test_the_global_generators_stand_where_they_stood(self):
-        model = Net(Lottery(lambda: torch.rand(()) + random.random() + np.random.random()))
-        torch.manual_seed(3)
-        before = torch.random.get_rng_state(), random.getstate(), np.random.get_state()[1:3]
+        def draw():
+            return torch.rand(()) + random.random() + np.random.random()  # noqa: NPY002
+
+        model = Net(Lottery(draw))
+        states = torch.random.get_rng_state, random.getstate, np.random.get_state
+        before = [str(list(get())) for get in states]
         with pytest.raises(ValueError, match="draws random numbers"):
             feynman_kac(model)
-        assert torch.equal(torch.random.get_rng_state(), before[0])
-        assert random.getstate() == before[1]
-        np.testing.assert_equal(np.random.get_state()[1:3], before[2])
+        assert [str(list(get())) for get in states] == before
 
     def test_a_builder_whose_blocks_draw_is_refused_in_words(self):
         with pytest.raises(ValueError, match=r"blocks\.0 \(Lottery\): .*draws random.*blocks="):
@@ -367,6 +370,28 @@ class TestMembers:
         made = feynman_kac(Net(Scaled()), init="fresh", builder=lambda: Net(Scaled()), members=2)
         first, second = (member.network.stem.weight for member in made.members)
         assert not torch.equal(first, second)
+
+    @pytest.mark.parametrize("init", ["fresh", "copy"])
+    def test_they_have_the_types_and_devices_of_the_network(self, init):
+        def build():
+            return Net(Block(), nn.BatchNorm2d(8))
+
+        model = build().double()
+        made = feynman_kac(model, members=2, init=init, builder=build).eval()
+        assert made(IMAGES.double()).dtype == torch.float64
+        for member in made.members:
+            for name, tensor in model.state_dict().items():
+                assert member.network.state_dict()[name].dtype == tensor.dtype, name
+        with pytest.raises(TypeError, match="builder must return an nn.Module, found int"):
+            feynman_kac(model, init="fresh", builder=lambda: 3)
+
+    def test_mixed_types_and_devices_are_kept(self):
+        model = Net(Block()).to(torch.bfloat16)
+        model.head.float()
+        like = _like(Net(Block()), model)
+        assert like.head.weight.dtype == torch.float32
+        assert like.stem.weight.dtype == torch.bfloat16
+        assert _like(Net(Block()), Net(Block()).to("meta")).stem.weight.device.type == "meta"
 
 
 def test_it_survives_copies_and_state_dicts():
@@ -473,6 +498,20 @@ def test_a_converted_block_is_still_one():
     seen.clear()
     torch.testing.assert_close(quiet(IMAGES), model(IMAGES))
     assert len(seen) == 2  # hooks stay
+
+
+def test_a_parent_that_asks_for_the_exact_class_is_refused_in_words():
+    class Asks(Net):
+        def forward(self, images):
+            x = self.stem(images)
+            for block in self.blocks:
+                x = block(x) if type(block) is Block else 0 * x
+            return self.head(x.mean(dim=(2, 3)))
+
+    with pytest.raises(ValueError, match=r"exact class \(type\(block\) is.*blocks=\["):
+        feynman_kac(Asks(Block(), Block()))
+    made = feynman_kac(Asks(Block(), Block()), members=1, noise=0.2, blocks=[Block])
+    assert len(list(noise_modules(made))) == 2
 
 
 def test_pickles_keep_the_noise():

@@ -88,7 +88,8 @@ def feynman_kac(
         init: ``"copy"`` starts all members from the network's weights, for fine-tuning; ``"fresh"``
             draws new ones for each, by the modules' ``reset_parameters`` or by ``builder``.
         builder: Returns the network with fresh weights each time; for ``init="fresh"`` where some
-            module has weights but no ``reset_parameters``.
+            module has weights but no ``reset_parameters``. Its weights take the types and devices
+            of the network's.
         blocks: Names or classes of modules whose output gets the noise, in place of the additions
             that are found; for networks whose ``forward`` cannot be traced.
         example: Images to look at the network with, N x C x H x W; by default two random ones of a
@@ -100,8 +101,9 @@ def feynman_kac(
         added, and what was skipped.
 
     Raises:
-        TypeError: The model is no ``nn.Module``.
-        ValueError: There is no residual connection, or the network cannot be looked into.
+        TypeError: The model is no ``nn.Module``, or ``builder`` returns none.
+        ValueError: There is no residual connection, the network cannot be looked into, or noise
+            would not reach all that reads a residual mapping's output.
 
     Shape:
         - example: N x C x H x W
@@ -169,13 +171,15 @@ def _check_conversion(model: nn.Module, residuals: Residuals, example: Tensor | 
     quiet = answer_with(0.0, ClonedNoise)
     if not _agree(after, quiet):
         raise ValueError(
-            f"model cannot be converted: {type(model).__name__} answers otherwise once its forward "
-            f"is traced; {_name_blocks(model)}"
+            f"model cannot be converted: {type(model).__name__} answers otherwise without noise "
+            "once the forward of blocks is traced. A module may ask for the exact class of a block "
+            "(type(block) is ...), read its code, or rely on a += that changes a tensor it still "
+            f"has: {_name_blocks(model)}"
         )
     if _agree(quiet, answer_with(_TRIED, ClonedNoise)):
         raise ValueError(
-            f"model cannot be converted: its logits do not change with the noise; "
-            f"{_name_blocks(model)}"
+            "model cannot be converted: its logits do not change with the noise; "
+            + _name_blocks(model)
         )
     if not _agree(answer_with(_TRIED, ClonedNoise), answer_with(_TRIED, _InPlaceNoise)):
         places = [
@@ -235,7 +239,8 @@ def with_noise(
             graph = traced(module)
         except UntraceableError as error:
             raise ValueError(
-                f"noise cannot be added in {place_of(name, module)}: {error}; {_name_blocks(network)}"
+                f"noise cannot be added in {place_of(name, module)}: {error}; "
+                + _name_blocks(network)
             ) from error
         nodes = additions(graph)
         added = False
@@ -282,7 +287,7 @@ def _fresh(
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         if builder is not None:
-            return builder()
+            return _like(builder(), network)
         for name, module in network.named_modules():
             own = [*module._parameters.values(), *module._buffers.values()]
             if not any(value is not None for value in own):
@@ -296,3 +301,19 @@ def _fresh(
                 )
             reset()
     return network
+
+
+def _like(built: nn.Module, network: nn.Module) -> nn.Module:
+    """Return a network that was built, its tensors in the types and on the devices of another's."""
+    if not isinstance(built, nn.Module):
+        raise TypeError(f"builder must return an nn.Module, found {type(built).__name__}")
+    like = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    tensors = {**dict(built.named_parameters()), **dict(built.named_buffers())}
+    wanted = {id(tensor): like[name] for name, tensor in tensors.items() if name in like}
+
+    def moved(tensor: Tensor) -> Tensor:
+        other = wanted.get(id(tensor), tensor)
+        return tensor.to(other.device, other.dtype)
+
+    built._apply(moved)
+    return built

@@ -29,6 +29,10 @@ from enresnet.models.conversion.tracing import (
 )
 from enresnet.models.interface import logits_of
 
+_NOT_REACHED = (
+    "it was not reached; if a module asks for its exact class (type(block) is ...), name it in "
+    "blocks=[...]"
+)
 _NO_TENSORS = "it does not add tensors"  # as of two numbers, which no one asks about
 SIDES = (32, 64, 224)  # of example images, where none are given
 # Steps of autograd that a shortcut may take: linear in what comes in.
@@ -198,7 +202,7 @@ def find_residuals(
     found = []
     for name, kind, number in places:
         met = seen.get((name, number), [])
-        why = _no_residual(*met[0]) if met else "it was not reached"
+        why = _no_residual(*met[0]) if met else _NOT_REACHED
         if not why:
             found.append(Residual(name, kind, number, len(met)))
         elif why != _NO_TENSORS:

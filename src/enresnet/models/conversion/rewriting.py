@@ -47,8 +47,8 @@ def _subclass(kind: type[nn.Module], source: str, used: dict[str, Any]) -> type[
 
     def reduced(self: nn.Module, protocol: Any) -> Any:
         # A copy or a pickle finds no such class by its name, so it makes the class again.
-        _, _, *state = kind.__reduce_ex__(self, protocol)
-        return _instance, (kind, source, used), *state
+        parts: Any = kind.__reduce_ex__(self, protocol)
+        return _instance, (kind, source, used), *parts[2:]
 
     of_torch = kind.__module__.startswith("torch.nn")  # which tracers do not look into
     parts = {

@@ -114,9 +114,12 @@ def _assignments(node: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
         return [(node.target, node.value)]
     if isinstance(node, ast.For | ast.comprehension):
         return [(node.target, node.iter)]
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        if node.func.attr in ("append", "extend", "insert"):
-            return [(node.func.value, argument) for argument in node.args]
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("append", "extend", "insert")
+    ):
+        return [(node.func.value, argument) for argument in node.args]
     return []
 
 

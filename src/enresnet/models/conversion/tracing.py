@@ -43,7 +43,9 @@ def traced(module: nn.Module) -> fx.Graph:
             with no_draws(module):
                 graphs.append(_own_graph(module))
     except DrawError as error:
-        raise UntraceableError("its forward draws random numbers, which a trace would fix") from error
+        raise UntraceableError(
+            "its forward draws random numbers: a trace would keep them"
+        ) from error
     except Exception as error:  # anything may go wrong where a proxy stands for a tensor
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UntraceableError(f"its forward cannot be traced ({reason})") from error
