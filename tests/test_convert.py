@@ -298,6 +298,7 @@ class TestStochasticDepth:
         lambda: Held(torch.Generator().manual_seed(0)),
         lambda: Held(random.Random(0)),
         lambda: Held(np.random.default_rng(0)),
+        lambda: Held(np.random.RandomState(0)),  # noqa: NPY002
     )
 
     @pytest.mark.parametrize("block", BLOCKS)
@@ -585,8 +586,9 @@ class TestAddedInPlace:
     def test_what_it_would_miss_is_refused(self, way):
         model = Net(InPlace(way=way), Block())
         found = "answers otherwise" if way == "+=" else r"other names.* blocks\.0 \(InPlace\);"
-        for weight in (1.0, 0.0):  # a head of zeros hides nothing
-            nn.init.constant_(model.head.weight, weight)
+        for weight in (1e-6, 0.0):  # neither small logits nor a head of zeros hide it
+            for parameter in model.head.parameters():
+                nn.init.normal_(parameter, std=weight)
             with pytest.raises(ValueError, match=found):
                 feynman_kac(model)
         made = feynman_kac(model, members=1, noise=0.3, blocks=[InPlace]).eval()

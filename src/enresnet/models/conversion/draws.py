@@ -49,7 +49,9 @@ def seeded() -> Iterator[None]:
     """Let the global generators start from 0 inside; afterwards they stand where they stood."""
     generators = list(_global_generators())
     states = [get() for get, _ in generators]
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
+    if _cuda_is_used():
+        torch.cuda.manual_seed_all(0)
     random.seed(0)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(0)
@@ -63,7 +65,7 @@ def seeded() -> Iterator[None]:
 def _global_generators() -> Iterator[Generator]:
     """Yield how the state of each global generator is read and set."""
     yield torch.random.get_rng_state, torch.random.set_rng_state
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if _cuda_is_used():
         yield torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all
     yield random.getstate, random.setstate
     if (numpy := sys.modules.get("numpy")) is not None:
@@ -73,14 +75,21 @@ def _global_generators() -> Iterator[Generator]:
 def _generators(module: nn.Module) -> Iterator[Generator]:
     """Yield the same of the global generators, and of those that a module has at hand."""
     yield from _global_generators()
+    numpy = sys.modules.get("numpy")
+    states = torch.Generator if numpy is None else (torch.Generator, numpy.random.RandomState)
     names = getattr(type(module).forward, "__globals__", {})
     for value in (*vars(module).values(), *names.values()):
         if isinstance(value, random.Random):
             yield value.getstate, value.setstate
-        elif isinstance(value, torch.Generator):
+        elif isinstance(value, states):
             yield value.get_state, value.set_state
-        elif hasattr(bits := getattr(value, "bit_generator", None), "state"):  # numpy's
+        elif numpy is not None and isinstance(value, numpy.random.Generator):
+            bits = value.bit_generator
             yield partial(getattr, bits, "state"), partial(setattr, bits, "state")
+
+
+def _cuda_is_used() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_initialized()
 
 
 def _as_bytes(state: Any) -> Any:
