@@ -298,7 +298,7 @@ class TestStochasticDepth:
         lambda: Held(torch.Generator().manual_seed(0)),
         lambda: Held(random.Random(0)),
         lambda: Held(np.random.default_rng(0)),
-        lambda: Held(np.random.RandomState(0)),  # noqa: NPY002
+        lambda: Held(np.random.RandomState(0)),
     )
 
     @pytest.mark.parametrize("block", BLOCKS)
