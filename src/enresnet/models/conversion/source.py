@@ -29,7 +29,7 @@ def adds_activations(module: nn.Module) -> bool:
     if isinstance(module, TORCH_BLOCKS):
         return True
     kind = type(module)
-    read = _definitions(kind, "forward")
+    read = _definitions(kind, "forward")[:1]
     for function in read:  # which grows
         try:
             tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
@@ -58,11 +58,12 @@ def _unwrapped(function: object) -> object:
 def _used(node: ast.AST, kind: type, function: FunctionType) -> list[FunctionType]:
     """Return the methods, or the functions of the same file, that an expression names."""
     if isinstance(node, ast.Attribute):
-        return _definitions(kind, node.attr) if _is_own(node.value) else []
+        found = _definitions(kind, node.attr) if _is_own(node.value) else []
+        return found if isinstance(node.value, ast.Call) else found[:1]  # super() is one of them
     if isinstance(node, ast.Name):
-        found = _unwrapped(function.__globals__.get(node.id))
-        if isinstance(found, FunctionType) and found.__module__ == function.__module__:
-            return [found]
+        named = _unwrapped(function.__globals__.get(node.id))
+        if isinstance(named, FunctionType) and named.__module__ == function.__module__:
+            return [named]
     return []
 
 
