@@ -2,14 +2,19 @@
 
 import copy
 import operator
+import pickle
+import random
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
+from enresnet import load_model, save_model
 from enresnet.attacks import IFGSM
 from enresnet.models import create_model, feynman_kac, find_residuals, seed_noise
+from enresnet.models.conversion.convert import _like
 from enresnet.models.noise import noise_modules
 from problems import seeded
 
@@ -145,7 +150,10 @@ class TestWhatCounts:
             def forward(self, x):
                 return self.down(torch.cat([x, self.conv(x).relu()], dim=1))
 
-        with pytest.raises(ValueError, match=r"no residual connection.*blocks=.*Dense"):
+        with pytest.raises(
+            ValueError,
+            match=r"no residual connection.*concatenates.*not a residual.*blocks=.*Dense",
+        ):
             feynman_kac(Net(Dense()))
         assert len(find_residuals(Net(Dense(), Block())).found) == 1  # in part
 
@@ -166,10 +174,20 @@ class TestWhatCounts:
                 out = out * self.squeeze(out.mean(dim=(2, 3), keepdim=True)).sigmoid()
                 return x + self.drop(out)
 
-        model = feynman_kac(Net(Excited()), members=1, noise=0.2)
-        assert len(model.members[0].residuals.found) == 1
-        assert model.train()(IMAGES).shape == (3, 4)
-        assert model.eval()(IMAGES).shape == (3, 4)
+        model = Net(Excited())
+        made = feynman_kac(model, members=1, noise=0.0).train()
+        assert "1 residual mapping\n    Excited: 1 module" in made.describe()
+        kept = model.eval()(IMAGES)
+        dropped = []
+        for seed in range(8):
+            answers = []
+            for network in (model.train(), made):
+                torch.manual_seed(seed)
+                answers.append(network(IMAGES))
+            torch.testing.assert_close(*answers)
+            dropped.append(not torch.allclose(answers[0], kept))
+        assert 0 < sum(dropped) < 8
+        torch.testing.assert_close(made.eval()(IMAGES), kept)
 
     def test_pre_activation_with_a_projection_of_the_activated_input(self):
         class Pre(nn.Module):
@@ -242,6 +260,81 @@ class TestUntraceable:
         assert made.train()(IMAGES).shape == (3, 4)
 
 
+class Lottery(Block):
+    """Stochastic depth in its own ``forward``."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.draw = draw
+
+    def forward(self, x):
+        if self.training and self.draw() < 0.5:
+            return x
+        return x+self.conv1(x)  # fmt: skip
+
+
+class Held(Lottery):
+    """It has a generator of its own."""
+
+    def __init__(self, generator):
+        super().__init__(None)
+        self.generator = generator
+
+    def forward(self, x):
+        if isinstance(self.generator, torch.Generator):
+            dropped = torch.rand((), generator=self.generator) < 0.5
+        else:
+            dropped = self.generator.random() < 0.5
+        return x if dropped else x + self.conv1(x)
+
+
+class TestStochasticDepth:
+    """A forward that draws is left alone, whatever it draws, and the reason is given."""
+
+    BLOCKS = (
+        lambda: Lottery(lambda: torch.rand(())),
+        lambda: Lottery(random.random),
+        lambda: Lottery(lambda: np.random.random()),  # noqa: NPY002
+        lambda: Held(torch.Generator().manual_seed(0)),
+        lambda: Held(random.Random(0)),
+        lambda: Held(np.random.default_rng(0)),
+        lambda: Held(np.random.RandomState(0)),
+    )
+
+    @pytest.mark.parametrize("block", BLOCKS)
+    def test_every_seed_gives_the_same(self, block):
+        for seed in range(4):
+            for start in (torch.manual_seed, random.seed, np.random.seed):
+                start(seed)
+            before = torch.random.get_rng_state(), random.getstate()
+            with pytest.raises(ValueError, match=r"no residual .* draws random numbers.*blocks="):
+                feynman_kac(Net(block()))
+            found = find_residuals(Net(block(), Block()))
+            assert [r.module for r in found.found] == ["blocks.1"]
+            assert "skipped blocks.0" in found.describe()
+            assert "draws random numbers" in found.describe()
+            assert random.getstate() == before[1]
+        made = feynman_kac(Net(block()), members=1, blocks=[Lottery]).train()
+        assert made(IMAGES).shape == (3, 4)
+
+    def test_the_global_generators_stand_where_they_stood(self):
+        def draw():
+            return torch.rand(()) + random.random() + np.random.random()  # noqa: NPY002
+
+        model = Net(Lottery(draw))
+        states = torch.random.get_rng_state, random.getstate, np.random.get_state
+        before = [str(list(get())) for get in states]
+        with pytest.raises(ValueError, match="draws random numbers"):
+            feynman_kac(model)
+        assert [str(list(get())) for get in states] == before
+
+    def test_a_builder_whose_blocks_draw_is_refused_in_words(self):
+        with pytest.raises(ValueError, match=r"blocks\.0 \(Lottery\): .*draws random.*blocks="):
+            feynman_kac(
+                Net(Block()), init="fresh", builder=lambda: Net(Lottery(random.random)), members=1
+            )
+
+
 class TestMembers:
     @pytest.mark.parametrize("init", ["fresh", "copy"])
     def test_they_differ_after_a_step(self, init):
@@ -278,6 +371,28 @@ class TestMembers:
         made = feynman_kac(Net(Scaled()), init="fresh", builder=lambda: Net(Scaled()), members=2)
         first, second = (member.network.stem.weight for member in made.members)
         assert not torch.equal(first, second)
+
+    @pytest.mark.parametrize("init", ["fresh", "copy"])
+    def test_they_have_the_types_and_devices_of_the_network(self, init):
+        def build():
+            return Net(Block(), nn.BatchNorm2d(8))
+
+        model = build().double()
+        made = feynman_kac(model, members=2, init=init, builder=build).eval()
+        assert made(IMAGES.double()).dtype == torch.float64
+        for member in made.members:
+            for name, tensor in model.state_dict().items():
+                assert member.network.state_dict()[name].dtype == tensor.dtype, name
+        with pytest.raises(TypeError, match="builder must return an nn.Module, found int"):
+            feynman_kac(model, init="fresh", builder=lambda: 3)
+
+    def test_mixed_types_and_devices_are_kept(self):
+        model = Net(Block()).to(torch.bfloat16)
+        model.head.float()
+        like = _like(Net(Block()), model)
+        assert like.head.weight.dtype == torch.float32
+        assert like.stem.weight.dtype == torch.bfloat16
+        assert _like(Net(Block()), Net(Block()).to("meta")).stem.weight.device.type == "meta"
 
 
 def test_it_survives_copies_and_state_dicts():
@@ -321,3 +436,274 @@ def test_what_a_parent_asks_a_block_for_survives_a_copy():
 
     model = feynman_kac(Asks(Wide()), members=1, noise=0.0).eval()
     torch.testing.assert_close(copy.deepcopy(model)(IMAGES), model(IMAGES))
+
+
+class SharedNet(nn.Module):
+    """One block under several names, and in a list that is no ModuleList."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(8, 4)
+        self.a = Block()
+        self.b = self.a
+        self.more = nn.ModuleList([self.a, self.a])
+        self.plain = [self.a]
+
+    def forward(self, images):
+        x = self.b(self.a(self.stem(images)))
+        for block in (*self.more, *self.plain):
+            x = block(x)
+        return self.head(x.mean(dim=(2, 3)))
+
+
+class TestShared:
+    """A block that is used in several places is noisy in all of them, and stays one block."""
+
+    @pytest.mark.parametrize("blocks", [None, [Block], ["b"]])
+    def test_under_several_names(self, blocks):
+        made = feynman_kac(SharedNet(), members=1, noise=0.2, blocks=blocks).eval()
+        network, calls = made.members[0].network, []
+        (noise,) = noise_modules(made)
+        noise.register_forward_hook(lambda *_: calls.append(1))
+        made(IMAGES)
+        assert len(calls) == 5
+        assert network.a is network.b is network.more[0] is network.more[1] is network.plain[0]
+        assert "noise 0.2 in 5 places" in made.describe()
+        assert "5 residual mappings\n    Block: 1 module, 5 each (a)" in made.describe()
+
+    def test_in_a_sequence(self):
+        block = Block()
+        made = feynman_kac(Net(block, block, block), members=1, noise=0.0)
+        assert "3 residual mappings" in made.describe()
+        assert len({id(b) for b in made.members[0].network.blocks}) == 1
+
+    def test_it_is_stored(self, tmp_path):
+        made = feynman_kac(SharedNet(), members=1, noise=0.0)
+        save_model(made, tmp_path / "a.safetensors")
+        again = load_model(tmp_path / "a.safetensors", network=SharedNet())
+        assert again.describe() == made.describe()
+        torch.testing.assert_close(again.eval()(IMAGES), made.eval()(IMAGES))
+
+
+def test_a_converted_block_is_still_one():
+    class Asks(Net):
+        def forward(self, images):
+            x = self.stem(images)
+            for block in self.blocks:
+                x = block(x) if isinstance(block, Block) else 0 * x
+            return self.head(x.mean(dim=(2, 3)))
+
+    model, seen = Asks(Block(), Block()).eval(), []
+    model.blocks[0].register_forward_hook(lambda *_: seen.append(1))
+    quiet = feynman_kac(model, members=1, noise=0.0)
+    seen.clear()
+    torch.testing.assert_close(quiet(IMAGES), model(IMAGES))
+    assert len(seen) == 2  # hooks stay
+
+
+def test_a_parent_that_asks_for_the_exact_class_is_refused_in_words():
+    class Asks(Net):
+        def forward(self, images):
+            x = self.stem(images)
+            for block in self.blocks:
+                x = block(x) if type(block) is Block else 0 * x
+            return self.head(x.mean(dim=(2, 3)))
+
+    with pytest.raises(ValueError, match=r"exact class \(type\(block\) is.*blocks=\["):
+        feynman_kac(Asks(Block(), Block()))
+    made = feynman_kac(Asks(Block(), Block()), members=1, noise=0.2, blocks=[Block])
+    assert len(list(noise_modules(made))) == 2
+
+
+def test_pickles_keep_the_noise():
+    made = feynman_kac(Net(Block(way="function"), Block(way="iadd")), members=1, noise=0.2).eval()
+    again = pickle.loads(pickle.dumps(made))
+    seed_noise(made, seeded(5))
+    seed_noise(again, seeded(5))
+    assert torch.equal(made(IMAGES), again(IMAGES))
+    assert not torch.equal(again(IMAGES), again(IMAGES))
+
+
+def test_a_block_named_twice_counts_once():
+    made = feynman_kac(Net(Block()), members=1, noise=0.2, blocks=["blocks.0", Block, Block])
+    assert len(list(noise_modules(made))) == 1
+    assert "noise 0.2 in 1 place\n" in made.describe()
+    assert "1 residual mapping\n    Block: 1 module, 1 each (blocks.0)" in made.describe()
+
+
+def test_a_block_that_is_not_called_is_refused():
+    class Spare(Net):
+        def __init__(self):
+            super().__init__(Block())
+            self.spare = Block()
+
+    with pytest.raises(ValueError, match=r"spare \(Block\), which is not called"):
+        feynman_kac(Spare(), blocks=[Block])
+
+
+class InPlace(Block):
+    """Adds in place, and goes on with another name of the sum."""
+
+    def forward(self, x):
+        out = self.conv2(self.conv1(x).relu())
+        if self.way == "returned":
+            out.add_(x)
+            return out
+        if self.way == "activated":
+            out.add_(x)
+            return functional.relu(out, inplace=True)
+        if self.way == "through mul_":
+            active = out.mul_(0.5)
+            active.add_(x)
+            return out
+        view, older = out.flatten(2), out
+        if self.way == "+=":
+            out += x
+            return older
+        out.add_(x)
+        return view.unflatten(2, x.shape[2:]) + (0.0 * out if self.way == "view and sum" else 0.0)
+
+
+class TestAddedInPlace:
+    """The noise is seen under all names of the sum, or the network is refused."""
+
+    @pytest.mark.parametrize("way", ["returned", "activated", "through mul_"])
+    def test_noise_arrives(self, way):
+        model = Net(InPlace(way=way)).eval()
+        quiet = feynman_kac(model, members=1, noise=0.0)
+        torch.testing.assert_close(quiet(IMAGES), model(IMAGES))
+        made = feynman_kac(model, members=1, noise=0.3, generator=seeded())
+        assert not torch.equal(made(IMAGES), made(IMAGES))
+        (noise,) = noise_modules(made)
+        sums = []
+        noise.register_forward_hook(lambda *args: sums.append(args[-1].clone()))
+        result = made.members[0].network.blocks[0](torch.rand(2, 8, 5, 5))
+        assert torch.equal(result, sums[0].relu() if way == "activated" else sums[0])
+        made(IMAGES).sum().backward()
+        assert all(p.grad is not None for p in made.parameters())
+
+    @pytest.mark.parametrize("way", ["view", "view and sum", "+="])
+    def test_what_it_would_miss_is_refused(self, way):
+        model = Net(InPlace(way=way), Block())
+        found = "answers otherwise" if way == "+=" else r"other names.* blocks\.0 \(InPlace\);"
+        for weight in (1e-6, 0.0):  # neither small logits nor a head of zeros hide it
+            for parameter in model.head.parameters():
+                nn.init.normal_(parameter, std=weight)
+            with pytest.raises(ValueError, match=found):
+                feynman_kac(model)
+        made = feynman_kac(model, members=1, noise=0.3, blocks=[InPlace]).eval()
+        assert len(list(noise_modules(made))) == 1
+
+
+class OneConvolution(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(8, 8, 3, padding=1)
+
+
+class Unspaced(OneConvolution):
+    def forward(self, x):
+        return x+functional.dropout(self.conv1(x), 0.5, self.training)  # fmt: skip
+
+
+class Helped(OneConvolution):
+    def forward(self, x):
+        return self.join(x, functional.dropout(self.conv1(x), 0.5, self.training))
+
+    def join(self, x, out):
+        out += x
+        return out
+
+
+class Named(OneConvolution):
+    def forward(self, x):
+        out = functional.dropout(self.conv1(x), 0.5, self.training)
+        return torch.add(input=out, other=x)
+
+
+class Inherited(Unspaced):
+    def forward(self, x):
+        return super().forward(x.relu())
+
+
+def joined(x, out):
+    return sum([x, out])
+
+
+class Outside(OneConvolution):
+    def forward(self, x):
+        return joined(x, functional.dropout(self.conv1(x), 0.5, self.training))
+
+
+class Counting(nn.Module):
+    """A layer that cannot be traced, adds numbers, and is no residual block."""
+
+    def __init__(self):
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(8, 1, 1))
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x, scale: float = 1.0):
+        if self.training:
+            self.calls.add_(1)
+            self.calls = self.calls + 1
+        names = "a" + "b"
+        height = x.shape[2] + x.size(3) + len(names)
+        return functional.dropout(x, 0.1, self.training) * (scale + 0 * height) + self.bias
+
+
+class TestWhatIsSkipped:
+    """Blocks that add activations and cannot be traced are listed; other modules are not."""
+
+    @pytest.mark.parametrize("kind", [Unspaced, Helped, Named, Inherited, Outside])
+    def test_however_the_addition_is_written(self, kind):
+        found = find_residuals(Net(Block(), kind())).describe()
+        assert f"skipped blocks.1 ({kind.__name__}): its forward differs" in found
+
+    def test_terms_may_be_given_by_name(self):
+        class Sum(Block):
+            def forward(self, x):
+                out = self.conv1(x).relu()
+                if self.way == "method":
+                    return out.add(other=x)
+                return torch.add(input=out, other=x)
+
+        model = Net(Sum(way="method"), Sum()).eval()
+        assert len(find_residuals(model).found) == 2
+        quiet = feynman_kac(model, members=1, noise=0.0)
+        torch.testing.assert_close(quiet(IMAGES), model(IMAGES))
+
+    @pytest.mark.parametrize("kind", [nn.TransformerEncoderLayer, nn.TransformerDecoderLayer])
+    def test_layers_of_torch_with_residual_connections(self, kind):
+        decodes = kind is nn.TransformerDecoderLayer
+
+        class Attends(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = kind(8, 2, 16, batch_first=True)
+
+            def forward(self, x):
+                tokens = x.flatten(2).mT
+                return self.layer(*[tokens] * (1 + decodes)).mT.unflatten(2, x.shape[2:])
+
+        model = Net(Block(), Attends()).eval()
+        if decodes:  # it can be traced
+            assert "TransformerDecoderLayer: 1 module, 3 each" in find_residuals(model).describe()
+            quiet = feynman_kac(model, members=1, noise=0.0)
+            torch.testing.assert_close(quiet(IMAGES), model(IMAGES))
+        else:
+            found = find_residuals(model).describe()
+            assert "skipped blocks.1.layer (TransformerEncoderLayer): its forward cannot" in found
+            with pytest.raises(ValueError, match=r"blocks=\[\.\.\.\].*TransformerEncoderLayer"):
+                feynman_kac(Net(Attends()))
+        made = feynman_kac(model, members=1, noise=0.2, blocks=[Block, kind]).eval()
+        assert len(list(noise_modules(made))) == 2
+
+    def test_what_adds_no_activations_is_not_listed(self):
+        assert "skipped" not in find_residuals(Net(Counting(), Block())).describe()
+
+    def test_one_line_for_each_reason(self):
+        found = find_residuals(Net(Block(), *(Unspaced() for _ in range(6)))).describe()
+        assert found.count("skipped") == 1
+        assert "skipped 6 places: blocks.1 (Unspaced), " in found
+        assert ", ... blocks.6 (Unspaced): its forward differs" in found

@@ -142,8 +142,11 @@ def _describe(member: nn.Module) -> str:
         return member.describe()
     places = list(noise_modules(member))
     levels = sorted({f"{place.noise:g}" for place in places}) or ["0"]
-    words = f"{type(member).__name__}, noise {', '.join(levels)} in {len(places)} places"
     residuals = getattr(member, "residuals", None)
+    count = len(places) if residuals is None else residuals.uses
+    words = (
+        f"{type(member).__name__}, noise {', '.join(levels)} in {count} place{'s' * (count != 1)}"
+    )
     return words if residuals is None else f"{words}\n{residuals.describe()}"
 
 

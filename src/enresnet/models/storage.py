@@ -298,7 +298,10 @@ def _noise_of(model: ExternalNetwork) -> dict[str, Any] | None:
     return {
         "noise": noise,
         "std_over": std_over,
-        "residuals": [[r.module, r.kind, r.number] for r in model.residuals.found],
+        "residuals": [
+            [r.module, r.kind, r.number, *([r.uses] if r.uses > 1 else [])]
+            for r in model.residuals.found
+        ],
         "skipped": dict(model.residuals.skipped),
     }
 

@@ -27,14 +27,21 @@ from enresnet.models.conversion.residuals import (
     find_residuals,
     place_of,
 )
-from enresnet.models.conversion.tracing import additions, replaced, traced
+from enresnet.models.conversion.rewriting import rewrite
+from enresnet.models.conversion.tracing import (
+    UntraceableError,
+    additions,
+    insert_after,
+    traced,
+)
 from enresnet.models.ensemble import Average, Ensemble
 from enresnet.models.external import ExternalNetwork
-from enresnet.models.noise import DEFAULT_NOISE, NoiseInjection, NoiseStream
+from enresnet.models.noise import DEFAULT_NOISE, NoiseInjection, NoiseStream, noise_modules
 from enresnet.models.resnet import ResNet
 
 Init = Literal["fresh", "copy"]
 NOISE = "feynman_kac_noise"  # the name of the modules that are added
+_TRIED = 0.3  # the noise with which a conversion is checked
 
 
 class ClonedNoise(NoiseInjection):
@@ -81,7 +88,8 @@ def feynman_kac(
         init: ``"copy"`` starts all members from the network's weights, for fine-tuning; ``"fresh"``
             draws new ones for each, by the modules' ``reset_parameters`` or by ``builder``.
         builder: Returns the network with fresh weights each time; for ``init="fresh"`` where some
-            module has weights but no ``reset_parameters``.
+            module has weights but no ``reset_parameters``. Its weights take the types and devices
+            of the network's.
         blocks: Names or classes of modules whose output gets the noise, in place of the additions
             that are found; for networks whose ``forward`` cannot be traced.
         example: Images to look at the network with, N x C x H x W; by default two random ones of a
@@ -93,8 +101,9 @@ def feynman_kac(
         added, and what was skipped.
 
     Raises:
-        TypeError: The model is no ``nn.Module``.
-        ValueError: There is no residual connection, or the network cannot be looked into.
+        TypeError: The model is no ``nn.Module``, or ``builder`` returns none.
+        ValueError: There is no residual connection, the network cannot be looked into, or noise
+            would not reach all that reads a residual mapping's output.
 
     Shape:
         - example: N x C x H x W
@@ -130,21 +139,76 @@ def feynman_kac(
     return ensemble.train(model.training)
 
 
+class _InPlaceNoise(NoiseInjection):
+    """Noise that overwrites what it is added to: whatever reads that, under any name, sees it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x after x += noise * std(x) * N(0, I)."""
+        return x.copy_(super().forward(x.clone()))
+
+
 def _check_conversion(model: nn.Module, residuals: Residuals, example: Tensor | None) -> None:
-    """Raise unless the network with noise 0 is the same function as before."""
+    """Raise unless noise 0 leaves the network's function, and noise reaches all that it should."""
     before = copy.deepcopy(model).eval()
-    quiet = with_noise(copy.deepcopy(before), residuals, 0.0, "example", NoiseStream())
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        one, images = answer(before, example)
-        torch.manual_seed(0)
-        two, _ = answer(quiet, images)
-    if not isinstance(one, Tensor) or not torch.allclose(one, two, rtol=1e-4, atol=1e-5):
+    for parameter in before.parameters():  # weights of 0, as of a new head, would hide the noise
+        if parameter.is_floating_point() and not parameter.any():
+            draws = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
+            parameter.data.copy_(0.1 * draws)
+    after, images = answer(copy.deepcopy(before), example)
+
+    def answer_with(noise: float, kind: type[NoiseInjection], *found: Residual) -> Any:
+        stream = NoiseStream(torch.Generator().manual_seed(0))
+        places = Residuals(found or residuals.found)
+        network = with_noise(copy.deepcopy(before), places, noise, "example", stream, kind)
+        called: set[nn.Module] = set()
+        for place in noise_modules(network):
+            place.register_forward_hook(lambda module, *_: called.add(module))
+        logits, _ = answer(network, images)
+        if any(type(place) is kind and place not in called for place in noise_modules(network)):
+            return None
+        return logits
+
+    quiet = answer_with(0.0, ClonedNoise)
+    if not _agree(after, quiet):
         raise ValueError(
-            f"model cannot be converted: {type(model).__name__} answers otherwise once its forward "
-            "is traced; name the blocks whose output gets the noise, blocks=[...]; it is made of "
-            f"{', '.join(candidates(model))}"
+            f"model cannot be converted: {type(model).__name__} answers otherwise without noise "
+            "once the forward of blocks is traced. A module may ask for the exact class of a block "
+            "(type(block) is ...), read its code, or rely on a += that changes a tensor it still "
+            f"has: {_name_blocks(model)}"
         )
+    noisy = answer_with(_TRIED, ClonedNoise)
+    if torch.equal(quiet, noisy):
+        raise ValueError(
+            "model cannot be converted: its logits do not change with the noise; "
+            + _name_blocks(model)
+        )
+    if not _agree(noisy, answer_with(_TRIED, _InPlaceNoise)):
+        places = [
+            f"{place.module or 'the network itself'} ({place.kind})"
+            for place in residuals.found
+            if not _agree(
+                answer_with(_TRIED, ClonedNoise, place), answer_with(_TRIED, _InPlaceNoise, place)
+            )
+        ]
+        raise ValueError(
+            "model cannot be converted: its sums are read under other names, which the noise would "
+            f"not reach, in {', '.join(places)}; {_name_blocks(model)}"
+        )
+
+
+def _agree(one: Any, two: Any) -> bool:
+    """Return whether two answers are the same, but for rounding."""
+    if not isinstance(one, Tensor) or not isinstance(two, Tensor) or one.shape != two.shape:
+        return False
+    scale = float(one.detach().abs().max()) if one.numel() else 0.0
+    return torch.allclose(one, two, rtol=0.0, atol=1e-4 * scale)  # logits may be small
+
+
+def _name_blocks(model: nn.Module) -> str:
+    return (
+        "name the blocks whose output gets the noise, blocks=[...]; it is made of "
+        f"{', '.join(candidates(model)) or 'layers of torch alone'}"
+    )
 
 
 def with_noise(
@@ -153,15 +217,13 @@ def with_noise(
     noise: float,
     std_over: StdOver,
     stream: NoiseStream,
+    kind: type[NoiseInjection] = ClonedNoise,
 ) -> nn.Module:
-    """Return the network with noise at all residual mappings.
+    """Return the network with noise, of some kind, at all residual mappings.
 
     Raises:
         ValueError: The network has no such residual mappings.
     """
-
-    def injection() -> NoiseInjection:
-        return ClonedNoise(noise, std_over=std_over, generator=stream)
 
     modules = dict(network.named_modules())
     by_module: dict[str, list[Residual]] = {}
@@ -171,10 +233,17 @@ def with_noise(
         if (module := modules.get(name)) is None:
             raise ValueError(f"the network has no module {name!r} to add noise in")
         if places[0].number is None:
-            module.add_module(NOISE, injection())
+            # A module may return what it was given: that is not overwritten.
+            module.add_module(NOISE, ClonedNoise(noise, std_over=std_over, generator=stream))
             module.register_forward_hook(_noise_after)
             continue
-        graph = traced(module)
+        try:
+            graph = traced(module)
+        except UntraceableError as error:
+            raise ValueError(
+                f"noise cannot be added in {place_of(name, module)}: {error}; "
+                + _name_blocks(network)
+            ) from error
         nodes = additions(graph)
         added = False
         for number in (place.number for place in places):
@@ -187,13 +256,10 @@ def with_noise(
                 continue
             added = True
             target = f"{NOISE}_{number}"
-            module.add_module(target, injection())
-            with graph.inserting_after(node):
-                after = graph.call_module(target)
-            node.replace_all_uses_with(after)
-            after.args = (node,)
+            module.add_module(target, kind(noise, std_over=std_over, generator=stream))
+            insert_after(graph, node, target)
         if added:
-            network = replaced(network, name, module, graph)
+            rewrite(module, graph)
     return network
 
 
@@ -223,7 +289,7 @@ def _fresh(
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         if builder is not None:
-            return builder()
+            return _like(builder(), network)
         for name, module in network.named_modules():
             own = [*module._parameters.values(), *module._buffers.values()]
             if not any(value is not None for value in own):
@@ -237,3 +303,19 @@ def _fresh(
                 )
             reset()
     return network
+
+
+def _like(built: nn.Module, network: nn.Module) -> nn.Module:
+    """Return a network that was built, its tensors in the types and on the devices of another's."""
+    if not isinstance(built, nn.Module):
+        raise TypeError(f"builder must return an nn.Module, found {type(built).__name__}")
+    like = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    tensors = {**dict(built.named_parameters()), **dict(built.named_buffers())}
+    wanted = {id(tensor): like[name] for name, tensor in tensors.items() if name in like}
+
+    def moved(tensor: Tensor) -> Tensor:
+        other = wanted.get(id(tensor), tensor)
+        return tensor.to(other.device, other.dtype)
+
+    built._apply(moved)
+    return built

@@ -8,23 +8,32 @@ tells.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
+from enresnet.models.conversion.draws import seeded
+from enresnet.models.conversion.rewriting import rewrite
+from enresnet.models.conversion.source import adds_activations
 from enresnet.models.conversion.tracing import (
     UntraceableError,
     additions,
     may_add,
-    replaced,
-    seems_to_add,
+    replace_first_term,
+    terms,
     traced,
 )
 from enresnet.models.interface import logits_of
 
+_NOT_REACHED = (
+    "it was not reached; if a module asks for its exact class (type(block) is ...), name it in "
+    "blocks=[...]"
+)
+_NO_TENSORS = "it does not add tensors"  # as of two numbers, which no one asks about
 SIDES = (32, 64, 224)  # of example images, where none are given
 # Steps of autograd that a shortcut may take: linear in what comes in.
 _LINEAR = (
@@ -62,6 +71,7 @@ class Residual:
         module: The name of the module in whose ``forward`` the addition stands.
         kind: Its class.
         number: Which of its additions, from 0; None where noise is added to its output.
+        uses: How often one forward pass comes here; more than once where a module is shared.
 
     Example::
 
@@ -73,6 +83,7 @@ class Residual:
     module: str
     kind: str
     number: int | None
+    uses: int = 1
 
 
 @dataclass(frozen=True)
@@ -94,19 +105,47 @@ class Residuals:
     found: tuple[Residual, ...]
     skipped: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def uses(self) -> int:
+        """How many residual mappings one forward pass goes through."""
+        return sum(residual.uses for residual in self.found)
+
     def describe(self) -> str:
         """Return how many residual mappings there are, where, and what was skipped and why."""
-        kinds: dict[str, list[str]] = {}
+        kinds: dict[str, dict[str, int]] = {}
         for residual in self.found:
-            kinds.setdefault(residual.kind, []).append(residual.module or "the network itself")
-        lines = [f"{len(self.found)} residual mappings"]
-        for kind, names in kinds.items():
-            places = list(dict.fromkeys(names))
-            each = len(names) // len(places)
-            shown = ", ".join(places[:4]) + (f", ... {places[-1]}" if len(places) > 4 else "")
-            lines.append(f"  {kind}: {len(places)} modules, {each} each ({shown})")
-        lines += [f"  skipped {place}: {why}" for place, why in self.skipped.items()]
+            uses = kinds.setdefault(residual.kind, {})
+            place = residual.module or "the network itself"
+            uses[place] = uses.get(place, 0) + residual.uses
+        lines = [_counted(self.uses, "residual mapping")]
+        for kind, uses in kinds.items():
+            low, high = min(uses.values()), max(uses.values())
+            each = f"{low}" if low == high else f"{low} to {high}"
+            lines.append(
+                f"  {kind}: {_counted(len(uses), 'module')}, {each} each ({_listed(list(uses))})"
+            )
+        lines += [f"  skipped {text}" for text in _grouped(self.skipped)]
         return "\n".join(lines)
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}{'s' * (count != 1)}"
+
+
+def _listed(names: list[str]) -> str:
+    """Return the first names and the last one."""
+    return ", ".join(names[:4]) + (f", ... {names[-1]}" if len(names) > 4 else "")
+
+
+def _grouped(skipped: Mapping[str, str]) -> list[str]:
+    """Return what was skipped and why, with one line for each reason."""
+    places: dict[str, list[str]] = {}
+    for place, why in skipped.items():
+        places.setdefault(why, []).append(place)
+    return [
+        f"{f'{len(names)} places: ' if len(names) > 1 else ''}{_listed(names)}: {why}"
+        for why, names in places.items()
+    ]
 
 
 def find_residuals(
@@ -139,9 +178,9 @@ def find_residuals(
         print(find_residuals(enresnet.create_model("resnet8")).describe())
     """
     if blocks is not None:
-        return Residuals(tuple(_chosen(model, blocks)))
+        return Residuals(tuple(_chosen(model, blocks, example)))
     probed = copy.deepcopy(model).eval().requires_grad_(False)
-    seen: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
+    seen: dict[tuple[str, int], list[tuple[Any, Any]]] = {}
     skipped: dict[str, str] = {}
     places: list[tuple[str, str, int]] = []
     for name, module in list(probed.named_modules()):
@@ -150,7 +189,7 @@ def find_residuals(
         try:
             graph = traced(module)
         except UntraceableError as error:
-            if seems_to_add(module):
+            if adds_activations(module):
                 skipped[place_of(name, module)] = str(error)
             continue
         nodes = additions(graph)
@@ -158,32 +197,30 @@ def find_residuals(
             for number, node in enumerate(nodes):
                 places.append((name, type(module).__name__, number))
                 _insert(module, graph, node, _Probe(seen, (name, number)))
-            probed = replaced(probed, name, module, graph)
-    answer(probed, example)
+            rewrite(module, graph)
+    logits, _ = answer(probed, example, seen)
     found = []
     for name, kind, number in places:
-        if (name, number) not in seen:
-            why = "it was not reached"
-        elif why := _no_residual(*seen[name, number]):
-            pass
-        else:
-            found.append(Residual(name, kind, number))
-            continue
-        skipped[f"{name or 'the network itself'} ({kind}), addition {number}"] = why
+        met = seen.get((name, number), [])
+        why = _no_residual(*met[0]) if met else _NOT_REACHED
+        if not why:
+            found.append(Residual(name, kind, number, len(met)))
+        elif why != _NO_TENSORS:
+            skipped[f"{name or 'the network itself'} ({kind}), addition {number}"] = why
     if not found:
-        raise ValueError(_none_found(model, skipped))
+        raise ValueError(_none_found(model, skipped, concatenates=_concatenates(logits)))
     return Residuals(tuple(found), skipped)
 
 
 class _Probe(nn.Module):
-    """Remembers the terms of an addition."""
+    """Remembers the terms of an addition, each time it is done."""
 
-    def __init__(self, seen: dict[tuple[str, int], tuple[Tensor, Tensor]], key: Any) -> None:
+    def __init__(self, seen: dict[tuple[str, int], list[tuple[Any, Any]]], key: Any) -> None:
         super().__init__()
         self._seen, self._key = [seen], key  # in a list: the dictionary is not copied with it
 
     def forward(self, one: Any, two: Any) -> Any:
-        self._seen[0].setdefault(self._key, (one, two))
+        self._seen[0].setdefault(self._key, []).append((one, two))
         return one
 
 
@@ -192,12 +229,18 @@ def _insert(module: nn.Module, graph: fx.Graph, node: fx.Node, probe: _Probe) ->
     name = f"probe_{node.name}"
     module.add_module(name, probe)
     with graph.inserting_before(node):
-        first = graph.call_module(name, node.args[:2])
-    node.args = (first, *node.args[1:])
+        first = graph.call_module(name, terms(node))
+    replace_first_term(node, first)
 
 
-def answer(model: nn.Module, example: Tensor | None) -> tuple[Any, Tensor]:
-    """Return a network's answer to the example, or to random images of a size that it takes."""
+def answer(
+    model: nn.Module, example: Tensor | None, seen: dict[Any, Any] | None = None
+) -> tuple[Any, Tensor]:
+    """Return a network's answer to the example, or to random images of a size that it takes.
+
+    Where it draws from global generators, the draws are always the same ones, and the generators
+    are put back. What hooks and probes have ``seen`` of images that it does not take is forgotten.
+    """
     if example is not None:
         sizes = [example]
     else:
@@ -210,8 +253,10 @@ def answer(model: nn.Module, example: Tensor | None) -> tuple[Any, Tensor]:
             for side in SIDES
         ]
     for number, images in enumerate(sizes, 1):
+        if seen is not None:
+            seen.clear()
         try:
-            with torch.enable_grad():
+            with seeded(), torch.enable_grad():
                 return logits_of(model(images.clone().requires_grad_())), images
         except Exception as error:
             if number == len(sizes):
@@ -225,7 +270,7 @@ def answer(model: nn.Module, example: Tensor | None) -> tuple[Any, Tensor]:
 def _no_residual(one: Any, two: Any) -> str:
     """Return why an addition of these is no residual mapping; "" if it is one."""
     if not isinstance(one, Tensor) or not isinstance(two, Tensor):
-        return "it does not add tensors"
+        return _NO_TENSORS
     if not one.requires_grad or not two.requires_grad:
         return "a term does not depend on the images"
     if one.shape != two.shape:
@@ -248,15 +293,25 @@ def _linear_sources(x: Tensor) -> set[Any]:
 
 
 def _comes_from(x: Tensor, sources: set[Any]) -> bool:
+    return any(node in sources for node in _steps(x))
+
+
+def _concatenates(logits: Any) -> bool:
+    """Return whether activations were concatenated on the way to the logits."""
+    if not isinstance(logits, Tensor) or not logits.requires_grad:
+        return False
+    return any("CatBackward" in node.name() for node in _steps(logits))
+
+
+def _steps(x: Tensor) -> Iterator[Any]:
+    """Yield the autograd nodes that a tensor was computed by."""
     left, seen = [_node(x)], set()
     while left:
         node = left.pop()
-        if node in sources:
-            return True
         if node is not None and node not in seen:
             seen.add(node)
+            yield node
             left += [source for source, _ in node.next_functions]
-    return False
 
 
 def _node(x: Tensor) -> Any:
@@ -266,34 +321,60 @@ def _node(x: Tensor) -> Any:
     return x.view_as(x).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
 
 
-def _chosen(model: nn.Module, blocks: Iterable[str | type[nn.Module]]) -> Iterable[Residual]:
-    """Yield the modules that are named, or of the classes that are given."""
-    modules = dict(model.named_modules())
+def _chosen(
+    model: nn.Module, blocks: Iterable[str | type[nn.Module]], example: Tensor | None
+) -> list[Residual]:
+    """Return the modules that are named, or of the classes that are given, each once."""
+    names = {module: name for name, module in model.named_modules()}  # of several, the first
+    chosen: dict[nn.Module, str] = {}
     for block in blocks:
         if isinstance(block, str):
-            names = [block] if block in modules else []
+            known = dict(model.named_modules(remove_duplicate=False))
+            modules = [known[block]] if block in known else []
         else:
-            names = [name for name, module in modules.items() if isinstance(module, block)]
-        if not names:
+            modules = [module for module in names if isinstance(module, block)]
+        if not modules:
             what = block if isinstance(block, str) else block.__name__
             raise ValueError(
                 f"blocks must be modules of the network or their classes, found {what!r}; among "
                 f"them are {', '.join(candidates(model))}"
             )
-        for name in names:
-            yield Residual(name, type(modules[name]).__name__, None)
+        chosen.update((module, names[module]) for module in modules)
+    uses = _uses(model, chosen.values(), example)
+    for module, name in chosen.items():
+        if not uses[name]:
+            raise ValueError(
+                f"blocks has {place_of(name, module)}, which is not called when the network is in "
+                "evaluation mode: its output gets no noise; name the blocks that are called"
+            )
+    return [Residual(n, type(module).__name__, None, uses[n]) for module, n in chosen.items()]
+
+
+def _uses(model: nn.Module, names: Iterable[str], example: Tensor | None) -> Counter[str]:
+    """Return how often one forward pass calls each of these modules."""
+    watched, uses = copy.deepcopy(model).eval(), Counter[str]()
+
+    def counting(name: str) -> Callable[..., None]:
+        return lambda *_: uses.update([name])
+
+    for name in names:
+        watched.get_submodule(name).register_forward_hook(counting(name))
+    answer(watched, example, uses)
+    return uses
 
 
 def candidates(model: nn.Module) -> list[str]:
     """Return the classes of the network's own modules, those that seem to add first."""
     kinds = {type(m).__name__: m for m in model.modules() if may_add(m)}
-    return sorted(kinds, key=lambda kind: (not seems_to_add(kinds[kind]), kind))[:8]
+    return sorted(kinds, key=lambda kind: (not adds_activations(kinds[kind]), kind))[:8]
 
 
-def _none_found(model: nn.Module, skipped: Mapping[str, str]) -> str:
+def _none_found(model: nn.Module, skipped: Mapping[str, str], *, concatenates: bool) -> str:
     words = f"model has no residual connection that could be found: {type(model).__name__}"
     if skipped:
-        words += " has " + "; ".join(f"{place}: {why}" for place, why in list(skipped.items())[:4])
+        words += " has " + "; ".join(_grouped(skipped)[:4])
+    if concatenates:
+        words += ". It concatenates activations (torch.cat), which is not a residual addition"
     return (
         f"{words}. Where it has some, name the blocks whose output they are, blocks=[...]; it is "
         f"made of {', '.join(candidates(model)) or 'layers of torch alone'}"

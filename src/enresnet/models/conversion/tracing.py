@@ -11,12 +11,14 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.fx.graph_module import _USER_PRESERVED_ATTRIBUTES_KEY
 
+from enresnet.models.conversion.draws import DrawError, no_draws
+from enresnet.models.conversion.source import TORCH_BLOCKS
 from enresnet.models.noise import NoiseInjection
 
 _ADDITIONS = (operator.add, operator.iadd, torch.add)
 _METHODS = ("add", "add_")
+_TERMS = ("input", "other")
 
 
 class UntraceableError(Exception):
@@ -38,7 +40,12 @@ def traced(module: nn.Module) -> fx.Graph:
     try:
         for mode in (True, False):
             module.training = mode  # its own flag alone: children are not followed
-            graphs.append(_own_graph(module))
+            with no_draws(module):
+                graphs.append(_own_graph(module))
+    except DrawError as error:
+        raise UntraceableError(
+            "its forward draws random numbers: a trace would keep them"
+        ) from error
     except Exception as error:  # anything may go wrong where a proxy stands for a tensor
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UntraceableError(f"its forward cannot be traced ({reason})") from error
@@ -73,26 +80,15 @@ def _own_graph(module: nn.Module) -> fx.Graph:
 
 
 def may_add(module: nn.Module) -> bool:
-    """Return whether a module may have additions of its own: torch's have none."""
+    """Return whether a module may have additions of its own: of torch's, few have."""
     kind = type(module)
-    return not kind.__module__.startswith("torch.nn") and not issubclass(kind, NoiseInjection)
-
-
-def seems_to_add(module: nn.Module) -> bool:
-    """Return whether the source of a module's ``forward``, or of one it may call, adds."""
-    for kind in type(module).__mro__:
-        if "forward" in vars(kind) and not kind.__module__.startswith("torch.nn"):
-            try:
-                source = inspect.getsource(vars(kind)["forward"])
-            except (OSError, TypeError):
-                return True
-            if any(word in source for word in (" + ", " += ", ".add(", ".add_(")):
-                return True
-    return False
+    if issubclass(kind, NoiseInjection):
+        return False
+    return not kind.__module__.startswith("torch.nn") or issubclass(kind, TORCH_BLOCKS)
 
 
 def additions(graph: fx.Graph) -> list[fx.Node]:
-    """Return the additions of two tensors in a graph."""
+    """Return the additions of two values that are computed in a graph."""
     return [
         node
         for node in graph.nodes
@@ -100,28 +96,59 @@ def additions(graph: fx.Graph) -> list[fx.Node]:
             (node.op == "call_function" and node.target in _ADDITIONS)
             or (node.op == "call_method" and node.target in _METHODS)
         )
-        and all(isinstance(term, fx.Node) for term in node.args[:2])
-        and len(node.args) >= 2
+        and all(isinstance(term, fx.Node) for term in terms(node))
     ]
 
 
-def replaced(root: nn.Module, name: str, module: nn.Module, graph: fx.Graph) -> nn.Module:
-    """Return the network with a module whose ``forward`` is now that of the graph."""
-    new = fx.GraphModule(module, graph, type(module).__name__)
-    asked = {  # what its parent may ask it for
-        key: value
-        for key, value in vars(module).items()
-        if key not in vars(new) and not key.startswith("_")
-    }
-    for key, value in asked.items():
-        setattr(new, key, value)
-    new.meta[_USER_PRESERVED_ATTRIBUTES_KEY] = asked  # or a copy would lose them
-    for key, child in module.named_children():  # those that its forward does not call
-        if key not in dict(new.named_children()):
-            new.add_module(key, child)
-    new.train(module.training)
-    if not name:
-        return new
-    parent, _, own = name.rpartition(".")
-    setattr(root.get_submodule(parent), own, new)
-    return root
+def terms(node: fx.Node) -> tuple[Any, Any]:
+    """Return the two terms of an addition, which may be given by name."""
+    given = [*node.args[:2], *(node.kwargs[key] for key in _TERMS if key in node.kwargs)]
+    first, second, *_ = (*given, None, None)
+    return first, second
+
+
+def replace_first_term(node: fx.Node, first: fx.Node) -> None:
+    """Let something else be the first term of an addition."""
+    if node.args:
+        node.args = (first, *node.args[1:])
+    else:
+        node.kwargs = {**node.kwargs, "input": first}
+
+
+def insert_after(graph: fx.Graph, node: fx.Node, target: str) -> None:
+    """Let a module change the result of an addition, for all that use it later.
+
+    An addition in place also changes its first term, which later code may know by an older name.
+    """
+    with graph.inserting_after(node):
+        after = graph.call_module(target)
+    names = _names_of(node)
+    for user in graph.nodes:
+        if user > after:
+            for name in names:
+                user.replace_input_with(name, after)
+    after.args = (node,)
+
+
+def _names_of(node: fx.Node) -> list[fx.Node]:
+    """Return the nodes that are known to stand for the tensor of a node when it is done."""
+    names = [node]
+    for name in names:  # which grows
+        others = [user for user in name.users if user < node and _changed_by(user) is name]
+        if (changed := _changed_by(name)) is not None:
+            others.append(changed)
+        names += [other for other in others if other not in names]
+    return names
+
+
+def _changed_by(node: fx.Node) -> fx.Node | None:
+    """Return the tensor that an operation changes in place and returns."""
+    if node.op not in ("call_method", "call_function"):
+        return None
+    name = node.target if isinstance(node.target, str) else node.target.__name__
+    if (name.endswith("_") and not name.endswith("__")) or (
+        node.target is operator.iadd or node.kwargs.get("inplace")
+    ):
+        changed = node.args[0] if node.args else node.kwargs.get("input")
+        return changed if isinstance(changed, fx.Node) else None
+    return None
