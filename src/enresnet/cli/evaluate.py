@@ -83,7 +83,7 @@ def command(
         paths: Noisy passes of every member averaged inside one prediction; 1 by default.
         draws: Predictions per image over which a noisy model is scored.
         checkpoint: Which network of a run: best or last.
-        limit: Use only the first LIMIT test images; a run trained with --limit has no more than that.
+        limit: Use only the first LIMIT test images; training with --limit leaves no more.
         batch_size: Images per batch.
         seed: Fixes the attacks and the noise.
         devices: Processes that share the work.
