@@ -107,7 +107,8 @@ class TestPairs:
         for named in (runs, runs[::-1]):  # in either order
             pair = pair_of_runs(*named)
             assert pair.base.name == f"resnet8@{base}"
-            assert pair.name == f"resnet8@{base} and en2_resnet8@{ensemble}"
+            assert pair.ensemble.name == f"en2_resnet8@{ensemble}"
+            assert pair.name == "resnet8 and en2_resnet8, your runs on images"
             assert (pair.image_shape, len(pair.classes)) == ((3, 12, 12), 3)
             assert pair.classes == ("cat", "dog", "owl")
         images, labels = pair.test_images().batch(slice(1))

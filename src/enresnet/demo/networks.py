@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from enresnet.data import load_data
@@ -45,8 +46,10 @@ class Pair:
     @property
     def name(self) -> str:
         """Both networks, and what they were trained on."""
+        names = f"{_network(self.base)} and {_network(self.ensemble)}"
+        if isinstance(self.ensemble, RunNetwork):  # whose folder is shown beside its answers
+            return f"{names}, your runs on {Path(self.ensemble.data).name}"
         if _trained(self.base) == _trained(self.ensemble):
-            names = f"{_network(self.base)} and {_network(self.ensemble)}"
             return f"{names}, trained on {_trained(self.base)}"
         return f"{self.base.name} and {self.ensemble.name}"
 
