@@ -125,6 +125,22 @@ def test_a_model_that_draws_is_not_taken_for_deterministic(draw, kind):
     assert result.natural.draws == 3
 
 
+@pytest.mark.parametrize("place", ["nowhere", "field"])
+def test_strongest_averages_where_a_model_counts_its_calls(monkeypatch, place):
+    inner, images, labels = linear_problem(6)
+    asked = []
+    own = strongest.Strongest._searched
+
+    def searched(attack, batch, *args, **options):
+        asked.append(batch.deterministic)
+        return own(attack, batch, *args, **options)
+
+    monkeypatch.setattr(strongest.Strongest, "_searched", searched)
+    attack = Strongest(epsilon=0.05, budget=100, eot=2, generator=seeded())
+    attack(Patient(inner, place), images, labels)
+    assert asked == [place == "nowhere"]
+
+
 class Blind(nn.Module):
     """Noise, then rounding: a gradient that is 0, or none at all."""
 

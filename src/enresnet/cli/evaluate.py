@@ -110,8 +110,7 @@ def command(
     )
     source = source.varied(noise=noise, average=average, paths=paths)
     source.record.check()
-    name, images = source.images(data, size=size, gray=gray)
-    _tell_limit(source, name, images)
+    name, images = _test_images(source, data, size, gray)
     is_set = enresnet.data.is_adversarial_set(Path(name))
     attacked = enresnet.data.describe_adversarial_set(Path(name)) if is_set else None
     attacks = _named(attacks, curve, attacked)
@@ -172,8 +171,11 @@ def _named(
     return attacks
 
 
-def _tell_limit(source: ModelSource, name: str, images: enresnet.data.Images) -> None:
-    """Say that a run's own limit holds for its test images too."""
+def _test_images(
+    source: ModelSource, data: str | None, size: int | None, gray: bool
+) -> tuple[str, enresnet.data.Images]:
+    """Return the images and what they are called; say where a run's own limit cuts them too."""
+    name, images = source.images(data, size=size, gray=gray)
     config = None if source.run is None else source.run.config
     if config is not None and config.limit is not None and name == config.data and first_process():
         say(
@@ -181,6 +183,7 @@ def _tell_limit(source: ModelSource, name: str, images: enresnet.data.Images) ->
             f"images too: there are {len(images)}",
             error=True,
         )
+    return name, images
 
 
 def _tell_known(known: dict[str, Accuracy], names: list[str], *, certain: bool) -> None:
