@@ -26,6 +26,7 @@ from enresnet.demo import (
     Side,
     attack_pair,
     list_pairs,
+    pair_of_runs,
     read_upload,
     what_happened,
 )
@@ -55,6 +56,24 @@ def result(pair, digit):
     return attack_pair(pair, *digit, DemoSettings(attack="pgd", epsilon=51, steps=5, eot=2))
 
 
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """Return the folders of two runs on a folder of small pictures in colour."""
+    monkeypatch.setenv("ENRESNET_DATA", str(tmp_path / "cache"))
+    for part in ("train", "test"):
+        for number, name in enumerate(("cat", "dog", "owl")):
+            (tmp_path / "images" / part / name).mkdir(parents=True)
+            for shade in range(6):
+                colour = tuple(40 * shade if place == number else 20 for place in range(3))
+                image = Image.new("RGB", (12, 12), colour)
+                image.save(tmp_path / "images" / part / name / f"{shade}.png")
+    folders = [tmp_path / "base", tmp_path / "ensemble"]
+    for folder, model in zip(folders, ("resnet8", "en2_resnet8"), strict=True):
+        words = f"train --model {model} --data {tmp_path / 'images'} --size 12 --epochs 1"
+        assert main([*words.split(), "--batch-size", "6", "--out", str(folder)]) == 0
+    return folders
+
+
 class TestPairs:
     def test_the_networks_in_the_box(self, pair):
         assert pair.name == "resnet8 and en3_resnet8, trained on digits"
@@ -81,6 +100,49 @@ class TestPairs:
             "resnet32 and en1_resnet20+en1_resnet32, trained on cifar10-fast",
             "resnet20@cifar10-fast and en5_resnet20@cifar10-long",
         ]
+
+    def test_two_runs_make_a_pair_on_their_own_images(self, runs):
+        base, ensemble = runs
+        for named in (runs, runs[::-1]):  # in either order
+            pair = pair_of_runs(*named)
+            assert pair.base.name == f"resnet8@{base}"
+            assert pair.ensemble.name == f"en2_resnet8@{ensemble}"
+            assert pair.name == "resnet8 and en2_resnet8, your runs on images"
+            assert (pair.image_shape, len(pair.classes)) == ((3, 12, 12), 3)
+            assert pair.classes == ("cat", "dog", "owl")
+        images, labels = pair.test_images().batch(slice(1))
+        found = attack_pair(
+            pair, images[0], int(labels), DemoSettings(attack="fgsm", epsilon=pair.epsilon, draws=3)
+        )
+        assert (found.base.before.draws, found.ensemble.before.draws) == (1, 3)
+        assert "proves nothing" not in result_html(found)  # neither was evaluated
+        assert main(["evaluate", str(base), "--attacks", "fgsm", "--limit", "2"]) == 0
+        evaluated = replace(found, pair=pair_of_runs(*runs))
+        shown = result_html(evaluated)
+        assert "One image proves nothing: accuracy over 2 test images" in shown
+        assert "not measured" in shown  # the other was not
+        preview = page_module._chosen(pair, 0, None, False)[2]
+        known = f"True class: {pair.classes[int(labels)]}"
+        assert preview == [f"Test image 0 of {pair.ensemble.data}", known]
+
+    def test_runs_that_make_no_pair_get_a_sentence(self, tmp_path, runs):
+        base, ensemble = runs
+        with pytest.raises(ValueError, match="found two without noise: resnet8@.* and resnet8@"):
+            pair_of_runs(base, base)
+        with pytest.raises(ValueError, match="found two with noise: en2_resnet8@"):
+            pair_of_runs(ensemble, ensemble)
+        with pytest.raises(FileNotFoundError, match="no such run|not a run|config.yaml"):
+            pair_of_runs(base, tmp_path / "none")
+        digits = tmp_path / "digits"
+        words = f"train --model en2_resnet8 --data digits --epochs 1 --limit 40 --out {digits}"
+        assert main(words.split()) == 0
+        with pytest.raises(ValueError, match="two runs on the same images, found .* with data"):
+            pair_of_runs(base, digits)
+        for run in runs:
+            text = (run / "config.yaml").read_text()
+            (run / "config.yaml").write_text(re.sub("(?m)^data: .*$", "data: cifar10", text))
+        with pytest.raises(ValueError, match="cifar10 is not on this machine: run enresnet data"):
+            pair_of_runs(*runs)
 
     def test_nothing_is_downloaded(self, pair, tmp_path, monkeypatch):
         monkeypatch.setenv("ENRESNET_DATA", str(tmp_path))
@@ -345,6 +407,12 @@ class TestUploads:
     def test_a_network_that_takes_no_pictures(self, tmp_path):
         with pytest.raises(ValueError, match="choose one of the test images"):
             read_upload(tmp_path / "any.png", (4, 8, 8))
+
+    def test_light_and_dark_are_exchanged_for_grey_networks_alone(self, pair, tmp_path):
+        path = str(saved(tmp_path / "night.png", Image.new("L", (8, 8), 0)))
+        colour = replace(pair.ensemble, image_shape=(3, 8, 8))
+        for one, expected in ((pair, 1.0), (replace(pair, ensemble=colour), 0.0)):
+            assert float(page_module._chosen(one, 0, path, True)[0].mean()) == expected
 
 
 class TestCommand:

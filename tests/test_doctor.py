@@ -18,10 +18,12 @@ from enresnet.cli import installation, main
 from enresnet.common import requirements
 from enresnet.common.requirements import Requirement, is_at_least
 from enresnet.data import cifar
+from enresnet.models import external
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-SECTIONS = ["versions", "hardware", "compiler", "data", "extras", "caches", "environment variables"]
+SECTIONS = ["versions", "hardware", "compiler", "data", "extras", "networks of others", "caches"]
+SECTIONS.append("environment variables")
 
 
 def lines(section, name=None):
@@ -133,6 +135,26 @@ def test_a_missing_extra_comes_with_a_command_that_pip_understands(clone):
     command = line.remark.partition(": ")[2]
     words = shlex.split(command)
     assert words == [sys.executable, "-m", "pip", "install", "no-such-package>=1.0"]
+
+
+@pytest.mark.parametrize("name", ["timm", "torchvision"])
+def test_libraries_of_networks_are_looked_for_and_imported(name, monkeypatch):
+    monkeypatch.setattr(Requirement, "installed", lambda _: "")
+    line = lines("networks of others", name)
+    assert (line.found, line.state) == ("not installed", "ok")
+    command = f"{sys.executable} -m pip install --no-deps timm torchvision"
+    assert shlex.split(line.remark.partition(": ")[2]) == shlex.split(command)
+    monkeypatch.setattr(Requirement, "installed", lambda _: "1.0")
+    monkeypatch.setattr(external, f"import_{name}", lambda: None)
+    assert lines("networks of others", name).remark == f"{name}:NAME works"
+
+    def fails():
+        raise ImportError("too new") from RuntimeError("no such operator")
+
+    monkeypatch.setattr(external, f"import_{name}", fails)
+    line = lines("networks of others", name)
+    assert (line.found, line.state) == ("1.0", "note")
+    assert line.remark.startswith("cannot be imported: RuntimeError: no such operator; to install")
 
 
 def test_in_a_clone_the_command_keeps_to_its_versions():

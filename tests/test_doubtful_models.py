@@ -1,9 +1,11 @@
 """Models that seem deterministic and are not, or that give no gradient and are noisy."""
 
 import os
+import random
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -52,13 +54,91 @@ def test_a_call_that_goes_wrong_for_all_images_breaks_none():
 
 def test_many_calls_tell_that_a_model_is_not_deterministic():
     inner, images, labels = linear_problem()
-    model = Moody(inner, conduct=10)
-    result = evaluate(model, (images, labels), [], draws=14)
+    moody = Moody(inner, conduct=10)
+    # As a function: what a module counts would be seen, and it would not be asked so often.
+    result = evaluate(lambda points: moody(points), (images, labels), [], draws=14)
     assert not result.natural.deterministic
     assert result.natural.draws == 14
     assert result.natural.accuracy == pytest.approx(6 / 7)
     assert evaluate(inner, (images, labels), []).natural.draws == 1
     assert looks_deterministic(inner, as_images((images, labels)))
+
+
+class Patient(nn.Module):
+    """Answers the same for a million calls; counts them in one of several places."""
+
+    def __init__(self, inner, place):
+        super().__init__()
+        self.inner, self.place = inner, place
+        self._calls, self.listed = 0, [0]
+        self.register_buffer("counted", torch.tensor(0))
+
+    def forward(self, images):
+        if self.place == "field":
+            self._calls += 1
+        elif self.place == "list":
+            self.listed[0] += 1
+        elif self.place == "buffer":
+            self.counted += 1
+        elif self.place == "input":
+            self.listed[0] = images
+        late = max(self._calls, int(self.counted)) > 10**6
+        return self.inner(images).roll(1, 1) if late else self.inner(images)
+
+
+@pytest.mark.parametrize("place", ["field", "list", "buffer"])
+def test_a_model_that_counts_its_calls_is_not_taken_for_deterministic(place, caplog):
+    inner, images, labels = linear_problem()
+    with caplog.at_level("INFO", "enresnet"):
+        result = evaluate(Patient(inner, place), (images, labels), [], draws=3)
+    assert not result.natural.deterministic
+    assert result.natural.draws == 3
+    assert "not taken for deterministic: the forward of Patient changes the module" in caplog.text
+
+
+@pytest.mark.parametrize("place", ["nowhere", "input"])
+def test_a_model_may_keep_what_it_was_last_given(place):
+    inner, images, labels = linear_problem()
+    assert evaluate(Patient(inner, place), (images, labels), []).natural.deterministic
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [random.random, np.random.rand, lambda: float(torch.rand(()))],
+    ids=["python", "numpy", "torch"],
+)
+@pytest.mark.parametrize("kind", ["function", "module"])
+def test_a_model_that_draws_is_not_taken_for_deterministic(draw, kind):
+    """However seldom a draw changes the answer."""
+    inner, images, labels = linear_problem()
+
+    def answer(points):
+        return inner(points) if draw() > 1e-12 else inner(0 * points)
+
+    class Drawing(nn.Module):
+        def forward(self, points):
+            return answer(points)
+
+    model = answer if kind == "function" else Drawing()
+    result = evaluate(model, (images, labels), [], draws=3)
+    assert not result.natural.deterministic
+    assert result.natural.draws == 3
+
+
+@pytest.mark.parametrize("place", ["nowhere", "field"])
+def test_strongest_averages_where_a_model_counts_its_calls(monkeypatch, place):
+    inner, images, labels = linear_problem(6)
+    asked = []
+    own = strongest.Strongest._searched
+
+    def searched(attack, batch, *args, **options):
+        asked.append(batch.deterministic)
+        return own(attack, batch, *args, **options)
+
+    monkeypatch.setattr(strongest.Strongest, "_searched", searched)
+    attack = Strongest(epsilon=0.05, budget=100, eot=2, generator=seeded())
+    attack(Patient(inner, place), images, labels)
+    assert asked == [place == "nowhere"]
 
 
 class Blind(nn.Module):

@@ -10,7 +10,7 @@ import torch
 from enresnet import load_model
 from enresnet.cli import main
 from enresnet.models import create_model, feynman_kac, set_noise, without_noise
-from enresnet.publish import export_model, open_onnx
+from enresnet.publish import Exported, export_model, open_onnx
 from enresnet.publish.noise_in_graphs import WithoutStreams
 from problems import SmallNet, seeded
 
@@ -150,6 +150,19 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert main("export en3_resnet8@digits --format pt2 --out no/such/m.pt2".split()) == 2
     assert main("export resnet8@digits --format pt2 --noise drawn --size 8".split()) == 2
     assert "this one has none" in capsys.readouterr().err
+
+
+def test_the_command_says_how_to_get_fresh_noise_from_onnxruntime(tmp_path, monkeypatch, capsys):
+    """Who opens the file without this package has to seed it."""
+    monkeypatch.setattr(
+        "enresnet.publish.export_model",
+        lambda *_, **__: Exported(tmp_path / "m.onnx", "onnx", "drawn", 0, 0.0),
+    )
+    words = f"export en3_resnet8@digits --size 8 --out {tmp_path / 'm.onnx'} --noise"
+    for noise, expected in (("drawn", True), ("off", False)):
+        assert main([*words.split(), noise]) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert ("onnxruntime.set_seed(secrets.randbits(31)) before" in said) is expected
 
 
 def test_without_onnx_a_sentence(tmp_path, monkeypatch):

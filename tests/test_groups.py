@@ -254,6 +254,27 @@ class TestPython:
         with pytest.raises(ValueError, match="clean is not compared: measured on other images"):
             enresnet.compare(other, made[1])
 
+    def test_runs_of_different_limits_are_compared_on_the_images_that_both_have(
+        self, tmp_path, capsys
+    ):
+        """A run's limit cuts its test images too: 40 and 60 of them, of which 30 are measured."""
+        runs = [str(tmp_path / str(limit)) for limit in (40, 60)]
+        for run, limit in zip(runs, ("40", "60"), strict=True):
+            words = "--model resnet8 --data digits --epochs 1 --limit"
+            assert main(["train", *words.split(), limit, "--out", run]) == 0
+            assert main(["evaluate", run, "--attacks", "fgsm", "--limit", "30"]) == 0
+            said = f"{run} was trained with --limit {limit}, which holds for its test images too"
+            assert said in capsys.readouterr().err
+        found = enresnet.compare(*runs)
+        assert {name: value.images for name, value in found.compared.items()} == {
+            "natural": 30,
+            "fgsm": 30,
+        }
+        for run in runs:
+            assert main(["evaluate", run, "--attacks", "fgsm", "--again"]) == 0
+        with pytest.raises(ValueError, match=r"evaluate all runs with one --limit, the smallest"):
+            enresnet.compare(*runs)
+
     def test_what_is_no_source(self, groups, tmp_path):
         with pytest.raises(TypeError, match="second must be a run, its folder or an Evaluation"):
             enresnet.compare(groups[0][0], 3)

@@ -77,8 +77,9 @@ class TestFolder:
         assert facts["library_name"] == "enresnet"
         (index,) = facts["model-index"]
         metrics = [metric for result in index["results"] for metric in result["metrics"]]
-        assert {"natural accuracy", "robust accuracy under ifgsm20 at epsilon 8/255"} == {
-            metric["name"] for metric in metrics
+        assert {metric["name"] for metric in metrics} == {
+            "natural accuracy (100 images, 95 % interval 80.0-95.0)",
+            "robust accuracy under ifgsm20 at epsilon 8/255 (100 images, 95 % interval 40.0-60.0)",
         }
         assert {metric["value"] for metric in metrics} == {90.0, 50.0}
         assert "50.0 (40.0-60.0)" in page

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from enresnet.attacks.counting import Classifier
-from enresnet.attacks.determinism import ASKED
+from enresnet.attacks.determinism import ASKED, leaves_no_trace
 from enresnet.attacks.geometry import BALLS
 from enresnet.attacks.gradient import expected_gradient, shared_gradient
 from enresnet.attacks.losses import cross_entropy, margin, rivals
 from enresnet.models.frozen import FrozenCall
+from enresnet.models.side_effects import StateBefore
 
 Loss = Callable[[Tensor], Tensor]
 """From logits N x classes to what an attack raises, one number an example."""
@@ -165,14 +166,16 @@ class Batch:
 
         It is called twice on these images and twice on random points within ``epsilon`` of them.
         A few images are tried many times: the noise of a call may be the same for all its images,
-        as where one of several networks answers.
+        as where one of several networks answers. It must draw nothing and change nothing meanwhile.
         """
         ball, (few, times) = BALLS["linf"](self.images, epsilon), ASKED
         for point in (self.images, ball.random_point(self.seeds)):
             if not torch.equal(self.logits(point), self.logits(point)):
                 return False
-        first = self.logits(self.images[:few])
-        return all(torch.equal(self.logits(self.images[:few]), first) for _ in range(times))
+        first, model = self.logits(self.images[:few]), self.classifier.model
+        before = StateBefore(model)
+        alike = all(torch.equal(self.logits(self.images[:few]), first) for _ in range(times))
+        return alike and leaves_no_trace(model, before)
 
     @torch.no_grad()
     def judge(self, point: Tensor) -> tuple[Tensor, Tensor]:

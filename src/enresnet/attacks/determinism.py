@@ -3,11 +3,13 @@
 Of our own networks it is known, and of those that torch.fx can follow and that draw nothing. Others
 are asked: twice on some images and on images near them, since noise may show only where no clean
 image is, and many times on a few, since a call's noise may be the same for all its images (one of
-several networks answers).
+several networks answers). One that draws random numbers, or changes what it holds, is not taken for
+deterministic even if all its answers were the same.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +20,9 @@ from enresnet.attacks.failures import naming_model
 from enresnet.attacks.known_networks import is_deterministic, our_network
 from enresnet.models.frozen import frozen
 from enresnet.models.interface import Model, device_of, wrong_logits
+from enresnet.models.side_effects import StateBefore
 
+LOG = logging.getLogger("enresnet")
 EOT = 5  # the paper's, for models with noise
 LOOK = 64  # images that a model is asked about
 NEAR = 8 / 255  # and how far from them others are looked at
@@ -57,16 +61,26 @@ def looks_deterministic(model: Model, images: Tensor) -> bool:
 def _answers_alike(model: Model, call: Callable[[Tensor], Any], images: Tensor, times: int) -> bool:
     images = images.to(device_of(model, default=images.device))
     first: object = None
+    before: StateBefore | None = None
     for number in range(times):
         with naming_model(model, images):
             answer: object = call(images.clone())
         if wrong_logits(answer, len(images)):
             return True  # no logits: the gate says so
         if number == 0:
-            first = answer
+            first, before = answer, StateBefore(model)
         elif not _same(first, answer):
             return False
-    return True
+    return before is None or leaves_no_trace(model, before)
+
+
+def leaves_no_trace(model: Model, before: StateBefore) -> bool:
+    """Return whether a model drew no numbers and changed nothing that it holds; the log says so."""
+    change = before.change()
+    if change:
+        name = getattr(model, "__name__", type(model).__name__)
+        LOG.info(f"{name} is not taken for deterministic: {change}")
+    return not change
 
 
 def _same(one: object, two: object) -> bool:

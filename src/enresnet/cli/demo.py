@@ -10,15 +10,25 @@ from enresnet.cli.output import say
 from enresnet.common.requirements import needs
 
 
-def command(*, port: int | None = None, no_browser: bool = False) -> None:
+def command(
+    *,
+    networks: tuple[str, str] | None = None,
+    port: int | None = None,
+    no_browser: bool = False,
+    trust_code: bool = False,
+) -> None:
     """Serve a page to this machine: choose an image and an attack, see what two networks say.
 
     A plain network and its Feynman-Kac ensemble are shown side by side, before and after the
-    attack. Ctrl-C ends it. Only this machine can open the page, and it works offline.
+    attack. Ctrl-C ends it. Only this machine can open the page, and it works offline. Images are
+    those of the networks' data: digits for the networks in the package, CIFAR-10 for runs on it.
 
     Args:
+        networks: The folders of two runs on the same images, of a plain network and of an ensemble,
+            shown before the networks that come with the package.
         port: The page's port; by default 7860, or another one if that is taken.
         no_browser: Do not open the page in a browser. Without a display it is never opened.
+        trust_code: Import and run the code that a run names as its network, module.path:name.
     """
     needs("enresnet demo", "gradio", "demo")
     with tempfile.TemporaryDirectory(prefix="enresnet-demo-") as folder:
@@ -34,7 +44,7 @@ def command(*, port: int | None = None, no_browser: bool = False) -> None:
         local = [os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or "", "127.0.0.1"]
         os.environ["NO_PROXY"] = os.environ["no_proxy"] = ",".join(filter(None, local))
 
-        from enresnet.demo import list_pairs
+        from enresnet.demo import list_pairs, pair_of_runs
         from enresnet.demo.page import open_in_browser, serve
 
         def ready(url: str) -> None:
@@ -43,7 +53,8 @@ def command(*, port: int | None = None, no_browser: bool = False) -> None:
             if not no_browser and has_display():
                 open_in_browser(url)
 
-        serve(list_pairs(), port=port, ready=ready)
+        named = [] if networks is None else [pair_of_runs(*networks, trust_code=trust_code)]
+        serve([*named, *list_pairs()], port=port, ready=ready)
     say("The demo has ended")
 
 

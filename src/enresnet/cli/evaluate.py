@@ -11,9 +11,10 @@ import tyro
 import enresnet.data
 from enresnet import evaluation, report, training
 from enresnet.cli.attack_choice import AttackOptions
-from enresnet.cli.model_source import open_model
+from enresnet.cli.model_source import ModelSource, open_model
 from enresnet.cli.options import Flat
 from enresnet.cli.output import Tables, say, write_picture
+from enresnet.common.processes import first_process
 from enresnet.common.tables import print_table
 from enresnet.evaluation.accuracy import NATURAL
 from enresnet.evaluation.captions import details_caption, evaluation_caption
@@ -82,7 +83,7 @@ def command(
         paths: Noisy passes of every member averaged inside one prediction; 1 by default.
         draws: Predictions per image over which a noisy model is scored.
         checkpoint: Which network of a run: best or last.
-        limit: Use only the first LIMIT test images.
+        limit: Use only the first LIMIT test images; training with --limit leaves no more.
         batch_size: Images per batch.
         seed: Fixes the attacks and the noise.
         devices: Processes that share the work.
@@ -109,7 +110,7 @@ def command(
     )
     source = source.varied(noise=noise, average=average, paths=paths)
     source.record.check()
-    name, images = source.images(data, size=size, gray=gray)
+    name, images = _test_images(source, data, size, gray)
     is_set = enresnet.data.is_adversarial_set(Path(name))
     attacked = enresnet.data.describe_adversarial_set(Path(name)) if is_set else None
     attacks = _named(attacks, curve, attacked)
@@ -168,6 +169,21 @@ def _named(
     if curve is not None and not attacks:
         raise ValueError("--curve needs attacks: name some in --attacks, such as fmn100")
     return attacks
+
+
+def _test_images(
+    source: ModelSource, data: str | None, size: int | None, gray: bool
+) -> tuple[str, enresnet.data.Images]:
+    """Return the images and what they are called; say where a run's own limit cuts them too."""
+    name, images = source.images(data, size=size, gray=gray)
+    config = None if source.run is None else source.run.config
+    if config is not None and config.limit is not None and name == config.data and first_process():
+        say(
+            f"{source.source} was trained with --limit {config.limit}, which holds for its test "
+            f"images too: there are {len(images)}",
+            error=True,
+        )
+    return name, images
 
 
 def _tell_known(known: dict[str, Accuracy], names: list[str], *, certain: bool) -> None:

@@ -65,3 +65,9 @@ def command(
     else:
         tried = f"tried: its logits are the network's, but for {written.difference:.1e} of them"
     say(f"{written.path} takes {inputs}; {tried}")
+    if noise == "drawn" and format == "onnx":
+        say(
+            "onnxruntime draws the same noise in every new session of a process: open the file by "
+            "enresnet.publish.open_onnx or, without enresnet, call "
+            "onnxruntime.set_seed(secrets.randbits(31)) before you open a session"
+        )

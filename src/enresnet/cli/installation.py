@@ -10,6 +10,7 @@ import importlib
 import math
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import warnings
@@ -273,6 +274,27 @@ def _extras() -> Iterator[Line]:
         yield Line(name, found, f"to install it: {install_command(lacking)}")
 
 
+def _library(name: str) -> Iterator[Line]:
+    """Yield what there is of a library whose networks timm:NAME and torchvision:NAME are."""
+    from enresnet.models import external
+
+    # Without its requirements: it asks for a torch of its own, with gigabytes for GPUs.
+    words = [sys.executable or "python", "-m", "pip", "install", "--no-deps", "timm", "torchvision"]
+    install = shlex.join(words)
+    found = Requirement(name).installed()
+    if not found:
+        yield Line(name, "not installed", f"for {name}:NAME: {install}")
+        return
+    try:
+        {"timm": external.import_timm, "torchvision": external.import_torchvision}[name]()
+    except Exception as error:  # of what an import can end with, anything
+        cause = error.__cause__ or error
+        remark = f"cannot be imported: {_reason(cause)}; to install it anew: {install}"
+        yield Line(name, found, remark, "note")
+        return
+    yield Line(name, found, f"{name}:NAME works")
+
+
 def _loops_kept() -> Iterator[Line]:
     from enresnet import native
 
@@ -333,6 +355,10 @@ SECTIONS: dict[str, dict[str, Probe]] = {
         "cifar100": lambda: _cifar("cifar100"),
     },
     "extras": {"extras": _extras},
+    "networks of others": {
+        "timm": lambda: _library("timm"),
+        "torchvision": lambda: _library("torchvision"),
+    },
     "caches": {"loops in C": _loops_kept, "data sets": _data_kept},
     "environment variables": {"variables": _variables},
 }

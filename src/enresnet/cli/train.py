@@ -112,7 +112,7 @@ def command(
         overrides: Fields of the recipe.
         hardware: Where it runs.
         seed: Fixes weights, order, augmentation, noise and attacks.
-        limit: Use only the first LIMIT images.
+        limit: Use only the first LIMIT images, for training and for tests alike.
         size: Side in pixels to which the images of a folder are resized and cropped; 32 by default.
         gray: Read the images of a folder as grayscale.
         precision: 32, bf16, 16 on a GPU, or auto: bf16 where it is fast.

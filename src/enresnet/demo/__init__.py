@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from enresnet.demo.experiment import attack_pair as attack_pair
     from enresnet.demo.networks import Pair as Pair
     from enresnet.demo.networks import list_pairs as list_pairs
+    from enresnet.demo.networks import pair_of_runs as pair_of_runs
     from enresnet.demo.upload import read_upload as read_upload
     from enresnet.demo.wording import what_happened as what_happened
 
@@ -19,7 +20,7 @@ __all__ = load_on_first_use(
     __name__,
     {
         "experiment": "Answer DemoResult DemoSettings Side attack_pair",
-        "networks": "Pair list_pairs",
+        "networks": "Pair list_pairs pair_of_runs",
         "upload": "read_upload",
         "wording": "what_happened",
     },

@@ -1,15 +1,22 @@
-"""The networks that can be compared: each ensemble in the package beside its plain network."""
+"""The networks that can be compared: each ensemble in the package beside its plain network.
+
+Two runs that the user names make a pair too (run_network.py).
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from enresnet.data import load_data
 from enresnet.data.registry import is_local
+from enresnet.demo.run_network import RunNetwork
 from enresnet.models import ModelCard, is_noisy, list_pretrained, load_model
+from enresnet.training import Run
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,8 +29,8 @@ class Pair:
     """A plain network and a Feynman-Kac ensemble that were trained on the same images.
 
     Attributes:
-        base: The card of the plain network, which always answers the same.
-        ensemble: The card of the ensemble, which draws noise in every answer.
+        base: The plain network, which always answers the same: its card, or that of a run.
+        ensemble: The ensemble, which draws noise in every answer, alike.
 
     Example::
 
@@ -33,17 +40,17 @@ class Pair:
         print(pair.name, pair.epsilon, len(pair.test_images()))
     """
 
-    base: ModelCard
-    ensemble: ModelCard
+    base: ModelCard | RunNetwork
+    ensemble: ModelCard | RunNetwork
 
     @property
     def name(self) -> str:
         """Both networks, and what they were trained on."""
-        (base, trained), (ensemble, other) = (
-            card.name.split("@") for card in (self.base, self.ensemble)
-        )
-        if trained == other:
-            return f"{base} and {ensemble}, trained on {trained}"
+        names = f"{_network(self.base)} and {_network(self.ensemble)}"
+        if isinstance(self.ensemble, RunNetwork):  # whose folder is shown beside its answers
+            return f"{names}, your runs on {Path(self.ensemble.data).name}"
+        if _trained(self.base) == _trained(self.ensemble):
+            return f"{names}, trained on {_trained(self.base)}"
         return f"{self.base.name} and {self.ensemble.name}"
 
     @property
@@ -63,11 +70,11 @@ class Pair:
 
     def models(self) -> tuple[nn.Module, nn.Module]:
         """Return the plain network and the ensemble, loaded once."""
-        return _model(self.base.name), _model(self.ensemble.name)
+        return _model(self.base), _model(self.ensemble)
 
     def has_test_images(self) -> bool:
         """Return whether the test images are on this machine; the demo downloads nothing."""
-        return is_local(self.ensemble.data)
+        return not isinstance(self.ensemble, ModelCard) or is_local(self.ensemble.data)
 
     def test_images(self) -> Images:
         """Return the test images, read once.
@@ -80,11 +87,17 @@ class Pair:
             raise ValueError(
                 f"{data} is not on this machine: run enresnet data {data}, or upload an image"
             )
-        return _test_images(self.ensemble.data).in_terms_of(self.classes)
+        own = self.ensemble
+        images = _test_images(own.data) if isinstance(own, ModelCard) else own.images
+        return images.in_terms_of(self.classes)
+
+
+def _model(network: ModelCard | RunNetwork) -> nn.Module:
+    return _pretrained(network.name) if isinstance(network, ModelCard) else network.model
 
 
 @cache
-def _model(name: str) -> nn.Module:
+def _pretrained(name: str) -> nn.Module:
     return load_model(name).eval()
 
 
@@ -121,6 +134,62 @@ def list_pairs(cards: Sequence[ModelCard] | None = None) -> list[Pair]:
     ]
 
 
+def pair_of_runs(
+    first: str | os.PathLike[str], second: str | os.PathLike[str], *, trust_code: bool = False
+) -> Pair:
+    """Return the networks of two runs as a pair, in whatever order they are named.
+
+    Args:
+        first: The folder of a run.
+        second: The folder of another run on the same images; one of the two networks has noise.
+        trust_code: True imports and runs the code that builds a network, where a run names some.
+
+    Returns:
+        The pair, the network without noise as its base.
+
+    Raises:
+        FileNotFoundError: A folder is not a run, or has no network yet.
+        ValueError: The runs are of different images, both networks or neither have noise, or the
+            images are not on this machine.
+
+    Example::
+
+        from enresnet.demo import pair_of_runs
+
+        try:
+            pair = pair_of_runs("runs/resnet20", "runs/en2_resnet20")
+        except FileNotFoundError as error:
+            print(error)
+    """
+    runs = [Run.open(folder) for folder in (first, second)]
+    for name in ("data", "size", "gray", "limit"):
+        values = [getattr(run.config, name) for run in runs]
+        if values[0] != values[1]:
+            raise ValueError(
+                "networks must be two runs on the same images, found "
+                + " and ".join(
+                    f"{run.folder} with {name} {value}"
+                    for run, value in zip(runs, values, strict=True)
+                )
+            )
+    if not is_local(runs[0].config.data):
+        data = runs[0].config.data
+        raise ValueError(f"{data} is not on this machine: run enresnet data {data} first")
+    images = runs[0].config.load_data().test
+    one, two = (RunNetwork.of(run, images, trust_code=trust_code) for run in runs)
+    if one.noisy == two.noisy:
+        found = "two with noise" if one.noisy else "two without noise"
+        raise ValueError(
+            "networks must be a plain network and an ensemble, which has noise; found "
+            f"{found}: {one.name} and {two.name}"
+        )
+    if one.classes != two.classes:
+        raise ValueError(
+            f"networks must tell the same classes apart; {one.name} and {two.name} do not"
+        )
+    return Pair(two, one) if one.noisy else Pair(one, two)
+
+
 def _partners(ensemble: ModelCard, plain: Sequence[ModelCard]) -> list[ModelCard]:
     same = [
         card
@@ -133,9 +202,9 @@ def _partners(ensemble: ModelCard, plain: Sequence[ModelCard]) -> list[ModelCard
     return [card for card in alike if _network(card) == own] or alike
 
 
-def _network(card: ModelCard) -> str:
+def _network(card: ModelCard | RunNetwork) -> str:
     return card.name.partition("@")[0]
 
 
-def _trained(card: ModelCard) -> str:
+def _trained(card: ModelCard | RunNetwork) -> str:
     return card.name.partition("@")[2]

@@ -168,8 +168,9 @@ def build(pairs: list[Pair], stop: threading.Event) -> tuple[Any, dict[str, Any]
     tracker = gr.Progress()
 
     def show(name: str, index: Any, upload: str | None, invert: bool) -> tuple[str, Any]:
-        visible = gr.update(visible=upload is not None)
+        visible = gr.update(visible=False)
         try:
+            visible = gr.update(visible=upload is not None and _grey(pair_of(name)))
             image, _, lines = _chosen(pair_of(name), index, upload, invert)
         except BAD as error:
             return error_html(_sentence(error)), visible
@@ -290,7 +291,7 @@ def _chosen(
 ) -> tuple[Tensor, int | None, list[str]]:
     """Return the image, its class if it is known, and lines on it."""
     if upload is not None:
-        image, words = read_upload(upload, pair.image_shape, invert=invert)
+        image, words = read_upload(upload, pair.image_shape, invert=invert and _grey(pair))
         return image, None, ["Your image.", words, "Remove the file to see test images again."]
     images, number = pair.test_images(), _whole(index)
     if not isinstance(number, int) or not 0 <= number < len(images):
@@ -299,6 +300,11 @@ def _chosen(
     label = int(labels)
     name = f"Test image {number} of {pair.ensemble.data}"
     return batch[0], label, [name, f"True class: {pair.classes[label]}"]
+
+
+def _grey(pair: Pair) -> bool:
+    """Return whether images have one channel: for those, light and dark can be exchanged."""
+    return pair.image_shape[0] == 1
 
 
 def _slider(pair: Pair) -> dict[str, Any]:

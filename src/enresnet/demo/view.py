@@ -19,6 +19,7 @@ from enresnet.common.plotting import COLOURS, diverging
 from enresnet.common.text import for_terminal
 from enresnet.demo.experiment import DemoResult, Side
 from enresnet.demo.networks import Pair
+from enresnet.demo.run_network import RunNetwork
 from enresnet.demo.wording import how_attacked, what_happened
 from enresnet.models import ModelCard
 
@@ -51,6 +52,7 @@ def result_html(result: DemoResult) -> str:
         change_note=f"{colours}; the change is shown {factor:g} times as large as it is.",
         seconds=result.seconds,
         measured=_measured(result.pair),
+        tested=_tested(result.pair),
         epsilon=result.pair.epsilon,
     )
 
@@ -168,7 +170,17 @@ def _measured(pair: Pair) -> list[dict[str, Any]]:
     ]
 
 
-def _accuracy(card: ModelCard, images: str) -> str:
+def _tested(pair: Pair) -> str:
+    """Return on how many test images the accuracies were measured."""
+    numbers = {value.number for card in (pair.base, pair.ensemble) for value in card.measured}
+    return (
+        " to ".join(f"{number:,}" for number in sorted({min(numbers), max(numbers)}))
+        if numbers
+        else ""
+    )
+
+
+def _accuracy(card: ModelCard | RunNetwork, images: str) -> str:
     found = card.accuracy(images)
     if found is None:
         return "not measured"

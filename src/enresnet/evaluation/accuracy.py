@@ -58,6 +58,7 @@ class Accuracy:
         evaluations: Forward passes that the attack took, alike; those of the gradients included.
         data: Digest of all images of the dataset, those beyond ``limit`` included; None where it is
             not known.
+        used: Digest of the images that were measured; None where it is not known.
         scored: Which draws were right, image by image; None where it was read from a file.
         norms: The size of each image's perturbation, under an attack that minimises it; None for
             other attacks, and where it was read from a file.
@@ -92,6 +93,7 @@ class Accuracy:
     gradients: float = 0.0
     evaluations: float = 0.0
     data: str | None = field(default=None, repr=False, compare=False)
+    used: str | None = field(default=None, repr=False, compare=False)
     scored: Scored | None = field(default=None, repr=False, compare=False)
     norms: Tensor | None = field(default=None, repr=False, compare=False)
 
@@ -131,8 +133,8 @@ class Accuracy:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything but the images' digest and what is of single images, as plain JSON."""
-        left_out = ("data", "scored", "norms")
+        """Return everything but the images' digests and what is of single images, as plain JSON."""
+        left_out = ("data", "used", "scored", "norms")
         values = {name: value for name, value in vars(self).items() if name not in left_out}
         return {
             **values,

@@ -35,11 +35,12 @@ def summarise(
     evaluations: int = 0,
     norms: Tensor | None = None,
     digest: str | None = None,
+    used: str | None = None,
 ) -> Accuracy:
     """Return the accuracy that the scores of the images of ``data`` amount to.
 
     ``independent`` says that every image is known to have noise of its own; ``digest`` is that of
-    the dataset that the images are from.
+    the dataset that the images are from, and ``used`` that of the images themselves.
     """
     scores, draws = scored.scores, scored.right.shape[1]
     averaged = scored.averaged[:, -1].float()
@@ -82,6 +83,7 @@ def summarise(
         gradients=gradients / len(scored),
         evaluations=evaluations / len(scored),
         data=digest,
+        used=used,
         scored=scored,
         norms=norms,
     )

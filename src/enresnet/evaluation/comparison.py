@@ -286,8 +286,11 @@ def _differing(mine: _Kept, other: _Kept, *, attacked: bool) -> str:
 
     For a deterministic model neither draws nor EOT matter.
     """
-    if mine.about["data"] != other.about["data"]:
-        return "measured on other images"
+    if mine.about["data"] != other.about["data"] and not _same_images(mine, other):
+        return (
+            "measured on other images (a run trained with --limit is tested on so many images; "
+            "where these limits differ, evaluate all runs with one --limit, the smallest of them)"
+        )
     if attacked and not (mine.about.get("settings") and other.about.get("settings")):
         return "measured before the settings of attacks were kept; evaluate again"
     mine_all, other_all = (
@@ -301,6 +304,12 @@ def _differing(mine: _Kept, other: _Kept, *, attacked: bool) -> str:
         if mine_all.get(name) != other_all.get(name)
     ]
     return ", ".join(parts)
+
+
+def _same_images(mine: _Kept, other: _Kept) -> bool:
+    """Return whether the measured images are the same, out of whatever larger sets they are."""
+    used = mine.about.get("used")
+    return used is not None and used == other.about.get("used")
 
 
 def _both(one: Any, two: Any) -> str:

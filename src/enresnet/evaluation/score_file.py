@@ -46,6 +46,7 @@ def about_scores(value: Accuracy, data: str | None) -> dict[str, Any]:
         "deterministic": value.deterministic,
         "shared_variance": value.shared_variance,
         "data": data,
+        "used": value.used,
         "settings": value.settings,
     }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from enresnet.attacks import Attack
@@ -192,6 +193,11 @@ class Session:
             answer=self.look.answer,
         )
 
+    @cached_property
+    def _used(self) -> str:
+        """The digest of the images that are measured."""
+        return self.data.fingerprint()
+
     def _draws(self, model: Model) -> int:
         return 1 if self.look.is_deterministic(model) else self.options.draws
 
@@ -211,6 +217,7 @@ class Session:
             evaluations=found.evaluations,
             norms=found.norms,
             digest=self.digest,
+            used=self._used,
         )
 
     def _warn_of_misuse(self) -> None:

@@ -284,7 +284,8 @@ def seed_noise(model: nn.Module, generator: torch.Generator) -> None:
     """Let all noise of a model come from one generator from now on.
 
     One seed gives the same noise for the same calls. The generator is used as it is: reseeding it
-    later reseeds the model's noise.
+    later reseeds the model's noise. A model compiled by ``torch.compile`` draws other numbers from
+    the same seed than one that is not: compiled code cannot ask a generator.
 
     Args:
         model: A model; modules without noise are left alone.

@@ -228,15 +228,17 @@ class HubModel(
     def _result(self, row: Mapping[str, Any]) -> EvalResult:
         clean = row["images"] == "clean"
         radius = "" if clean else f" at epsilon {brief(row.get('epsilon'))}"
+        measured = "natural accuracy" if clean else f"robust accuracy under {row['images']}{radius}"
+        # The format has no field for either, and its readers show the name beside the value.
+        number = f"{row['number']} images, " if "number" in row else ""
+        interval = f"95 % interval {100 * row['low']:.1f}-{100 * row['high']:.1f}"
         return EvalResult(
             task_type="image-classification",
             dataset_type=str(row.get("data", self.data)),
             dataset_name=str(row.get("data", self.data)),
             dataset_split="test",
             metric_type="accuracy",
-            metric_name="natural accuracy"
-            if clean
-            else f"robust accuracy under {row['images']}{radius}",
+            metric_name=f"{measured} ({number}{interval})",
             metric_value=round(100 * float(row["accuracy"]), 2),
         )
 

@@ -15,6 +15,7 @@ from torch import Tensor, fx, nn
 from enresnet.models.frozen.fold import is_listened_to
 from enresnet.models.frozen.known_operations import unknown_in
 from enresnet.models.noise import NoiseInjection
+from enresnet.models.side_effects import StateBefore
 
 
 class UnsuitableError(Exception):
@@ -57,18 +58,18 @@ def trace(network: nn.Module) -> fx.Graph:
             raise UnsuitableError(f"{type(module).__name__} has hooks, or a forward of its own")
     graphs = []
     for _ in range(2):
-        # A copy, which shares the weights: a forward may store its input, here a proxy.
-        shared = {id(t): t for t in (*network.parameters(), *network.buffers())}
+        # A copy, which shares the weights alone: a forward may store its input, here a proxy, and
+        # what it does to a buffer is done while it is traced.
+        shared = {id(parameter): parameter for parameter in network.parameters()}
         try:
             copied = copy.deepcopy(network, shared)
-            before = [_remembered(module) for module in copied.modules()]
+            before = StateBefore(copied)
             graphs.append(_Tracer().trace(LogitsOnly(copied)))
         except Exception as error:  # anything may go wrong where a proxy stands for a tensor
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise UnsuitableError(f"its forward cannot be traced ({reason})") from error
-        for then, module in zip(before, copied.modules(), strict=True):
-            if then != _remembered(module):
-                raise UnsuitableError(f"the forward of {type(module).__name__} changes the module")
+        if change := before.change():
+            raise UnsuitableError(change)
     if str(graphs[0]) != str(graphs[1]):
         raise UnsuitableError("its forward is not the same each time")
     graph = graphs[0]
@@ -78,17 +79,3 @@ def trace(network: nn.Module) -> fx.Graph:
     if not placeholders or any(node.users and not node.args for node in placeholders[1:]):
         raise UnsuitableError("its forward takes more than images")
     return graph
-
-
-def _remembered(module: nn.Module) -> dict[str, Any]:
-    """Return what a forward may change in a module, as far as plain values tell."""
-    found: dict[str, Any] = {}
-    for name, value in vars(module).items():
-        if name.startswith("_"):
-            continue
-        if isinstance(value, list | tuple | set | dict):
-            found[name] = (type(value), len(value))
-        else:
-            simple = isinstance(value, int | float | str | None)
-            found[name] = (type(value), value if simple else None)
-    return found

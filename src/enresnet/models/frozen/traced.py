@@ -20,6 +20,7 @@ from enresnet.models.frozen.split_graph import SplitGraph, split_at_noise
 from enresnet.models.frozen.trace_graph import LogitsOnly, UnsuitableError, trace
 from enresnet.models.interface import logits_of, wrong_logits
 from enresnet.models.noise import NoiseInjection, noise_modules, without_noise
+from enresnet.models.side_effects import StateBefore
 
 LOG = logging.getLogger("enresnet")
 TIMES = 8  # how often a network is called to see whether its answer is always the same
@@ -141,9 +142,12 @@ class TracedNetwork(FrozenCall):
             if wrong_logits(first, len(few)):
                 raise UnsuitableError("it does not return logits")
             pair = logits_of(self.network(few[:2].clone()))
+            before = StateBefore(self.network)
             for _ in range(TIMES):
                 if not torch.equal(logits_of(self.network(few[:2].clone())), pair):
                     raise UnsuitableError("it does not answer the same each time")
+            if change := before.change():
+                raise UnsuitableError(change)
             try:
                 own = self(few.clone())
                 if own.shape != first.shape or not _distance(first, own) < CLOSE:
