@@ -13,7 +13,7 @@ COLUMNS = ("tried", "answered", "held", "lost", "distinct_outcomes")
 def table(values: dict[str, Any]) -> str:
     """Return the figures of a campaign, as its JSON file holds them, in Markdown."""
     lines = [
-        "| | tried | answered | held | lost | distinct outcomes | core hours |",
+        "| | tried | answered | held | lost | distinct outcomes | hours of one process |",
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
     for kind in ("inputs", "faults"):
