@@ -100,6 +100,11 @@ def test_the_table():
     text = table({**values, "inputs": {"recipes": {**row, "seconds": 3600.0}}})
     assert "| recipes | 5,000 | 4,000 | 1,000 | 0 | 7 | 1.00 |" in text
     assert "| **all inputs** | 5,000 |" in text
+    row["seconds"] = 0.0
+    faults = {"train-kill": row, "train-full": row, "train-pair": row}
+    text = table({**values, "inputs": {}, "faults": faults})
+    assert "| kills among them | 10,000 |" in text
+    assert "| **all faults** | 15,000 |" in text
 
 
 def run(code, folder, **environment):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 COLUMNS = ("tried", "answered", "held", "lost", "distinct_outcomes")
+KILLS = ("-kill", "-moment", "-pair", "-devices")  # the faults that end a process by SIGKILL
 
 
 def table(values: dict[str, Any]) -> str:
@@ -19,15 +21,21 @@ def table(values: dict[str, Any]) -> str:
     for kind in ("inputs", "faults"):
         rows = values[kind]
         lines += [_row(name, row) for name, row in rows.items()]
-        whole = {name: sum(row[name] for row in rows.values()) for name in (*COLUMNS, "seconds")}
+        if killed := [row for name, row in rows.items() if name.endswith(KILLS)]:
+            lines.append(_sum("kills among them", killed))
         if rows:
-            lines.append(_row(f"**all {kind}**", whole))
+            lines.append(_sum(f"**all {kind}**", rows.values()))
     state = "" if values["whole"] else ", not finished"
     lines += [
         "",
         f"Version {values['version']}, code {values['code']}, seed {values['seed']}{state}.",
     ]
     return "\n".join(lines)
+
+
+def _sum(name: str, rows: Iterable[dict[str, Any]]) -> str:
+    rows = list(rows)
+    return _row(name, {key: sum(row[key] for row in rows) for key in (*COLUMNS, "seconds")})
 
 
 def _row(name: str, row: dict[str, Any]) -> str:
