@@ -27,6 +27,7 @@ ROOMS = [
     "cli",
 ]
 INSIDE = {"common", "native", "cli"}  # rooms without public names
+DOORS = ["", *(room for room in ROOMS if room not in INSIDE)]
 
 
 class House:
@@ -224,7 +225,7 @@ def test_a_word_means_one_thing():
 
 def public_names():
     """Yield the names of each ``__all__``, with its room; that of enresnet itself is ""."""
-    for room in ("", *(room for room in ROOMS if room not in INSIDE)):
+    for room in DOORS:
         module = importlib.import_module(f"enresnet.{room}".rstrip("."))
         yield from ((room, name) for name in module.__all__)
 

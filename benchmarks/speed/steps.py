@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from enresnet.data import Augmentation, DataSet, Images
 from enresnet.models import create_model, is_noisy
 from enresnet.models.frozen.fold import Convolution
-from enresnet.models.frozen.fused_cpu import Layer
+from enresnet.models.frozen.fused_cpu import Layer, computes_in
 from enresnet.training import Engine, Recipe, Trainer
 from speed.compiled_loop import CompiledLoop
 from speed.plain_loop import PlainEnsemble, PlainLoop
@@ -208,7 +208,8 @@ class _Case:
                 for name, work in self._works(dtype, layout).items():
                     way = f"{dtype} {layout}".replace("torch.", "")
                     found[name][way] = min(seconds_of(work) for _ in "12")
-            for name, work in self._ordered(dtype).items():
+            ordered = self._ordered(dtype) if computes_in(dtype) else {}
+            for name, work in ordered.items():
                 way = f"{dtype} ordered beforehand".replace("torch.", "")
                 work()  # the order
                 found[name][way] = min(seconds_of(work) for _ in "12")

@@ -32,12 +32,17 @@ def works_for(network: FoldedNetwork, x: Tensor) -> bool:
         and native.supports(x)
         and torch.backends.mkldnn.is_available()
         and torch.backends.mkldnn.enabled
-        and (x.dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        and computes_in(x.dtype)
         and len(x) > 0
         and all(_suits(len(scale)) for scale, _ in network.affines)
         and all(b.noise.noise == 0 or b.noise.std_over == "example" for b in network.blocks)
         and all(len({*b.shortcut.stride}) == 1 for b in network.blocks if b.shortcut is not None)
     )
+
+
+def computes_in(dtype: torch.dtype) -> bool:
+    """Return whether the library of convolutions has this type on this CPU."""
+    return bool(dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _suits(channels: int) -> bool:
