@@ -34,10 +34,12 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist lo
 test: $(STAMP)
 	$(PYTEST)
 
-# timm and torchvision ask for a torch of their own, with gigabytes for GPUs; ours will do.
+# timm, torchvision and adv-lib ask for a torch of their own, with gigabytes for GPUs; ours will do.
+NETWORKS := --no-deps timm torchvision adv-lib
+
 test-all: $(STAMP)
 	$(PIP) --editable '.[dev,bench,demo,docs,export,networks]' selenium
-	$(PIP) --no-deps timm torchvision
+	$(PIP) $(NETWORKS)
 	$(PYTEST) -m ''
 
 # The documentation site. Every warning is an error; nothing is fetched.
@@ -51,6 +53,7 @@ docs: $(STAMP)
 BENCH ?= --json results.json --picture ../docs/images/growth.png
 bench: $(STAMP)
 	$(PIP) --editable '.[dev,bench]'
+	$(PIP) $(NETWORKS)
 	cd benchmarks && '$(CURDIR)/$(BIN)/python' -m speed $(BENCH)
 
 # Malformed inputs, kills and faults against the whole package: hours, in a folder of its own.

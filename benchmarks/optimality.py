@@ -39,6 +39,7 @@ from enresnet.common.randomness import named_generator
 from enresnet.common.tables import print_table
 from enresnet.data import load_data
 from enresnet.models import load_model, without_noise
+from enresnet.models.external import import_torchvision
 from kept import Kept
 
 RESULTS = Path(__file__).parent.parent / "results" / "cifar10"
@@ -74,7 +75,8 @@ def minimal_attacks(model: nn.Module) -> dict[str, Minimal]:
         found[f"foolbox LInfFMNAttack {BUDGET}"] = lambda x, y: foolbox.attacks.LInfFMNAttack(
             steps=BUDGET
         ).run(wrapped, x, foolbox.Misclassification(y))
-    if installed("adv_lib"):
+    if installed("adv_lib") and installed("torchvision"):
+        import_torchvision()  # adv-lib imports it, also where its compiled part does not fit
         from adv_lib.attacks import fmn
 
         found[f"adv-lib fmn {BUDGET}"] = lambda x, y: fmn(

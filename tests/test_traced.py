@@ -15,6 +15,7 @@ from enresnet.attacks import APGD, IFGSM, PGD, Square
 from enresnet.attacks.known_networks import is_batch_independent, is_deterministic
 from enresnet.models import Normalized, feynman_kac, set_noise, using_noise
 from enresnet.models.frozen import FrozenCall, frozen, traced
+from enresnet.models.frozen.fuse_graph import FusedConvolution
 from problems import random_problem, seeded
 
 IMAGES, LABELS = random_problem((6, 3, 12, 12), classes=4)
@@ -128,7 +129,19 @@ def test_batch_norm_is_gone_after_a_convolution():
         (graph,) = call._wholes.values()
     kinds = [type(module) for module in graph.modules()]
     assert nn.BatchNorm2d not in kinds
-    assert kinds.count(nn.Conv2d) == 5
+    assert kinds.count(nn.Conv2d) + kinds.count(FusedConvolution) == 5
+
+
+def test_second_derivatives_are_those_of_the_network():
+    network = trained(NETWORKS["post-activation"]())
+    found = []
+    with frozen(network, few=IMAGES) as call:
+        for function in (network, call):
+            x = IMAGES.clone().requires_grad_()
+            (first,) = torch.autograd.grad(function(x).square().sum(), x, create_graph=True)
+            found.append(torch.autograd.grad(first.square().sum(), x)[0])
+    assert found[0].abs().max() > 0
+    torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-5)
 
 
 def test_weights_of_the_moment():

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from enresnet.data import Augmentation, DataSet, Images
 from enresnet.models import create_model, is_noisy
 from enresnet.models.frozen.fold import Convolution
-from enresnet.models.frozen.fused_cpu import Layer, computes_in
+from enresnet.models.frozen.ordered_convolution import OrderedConvolution, computes_in
 from enresnet.training import Engine, Recipe, Trainer
 from speed.compiled_loop import CompiledLoop
 from speed.plain_loop import PlainEnsemble, PlainLoop
@@ -236,7 +236,8 @@ class _Case:
     def _ordered(self, dtype: torch.dtype) -> dict[str, Work]:
         """Return what our engine does in attacks: weights in the library's own order."""
         weight = self.conv.weight.detach().to(dtype).contiguous(memory_format=torch.channels_last)
-        layer = Layer(Convolution(weight, None, tuple(self.conv.stride), tuple(self.conv.padding)))
+        stride, padding = tuple(self.conv.stride), tuple(self.conv.padding)
+        layer = OrderedConvolution(Convolution(weight, None, stride, padding))
         x = torch.rand(self.batch, *self.shape).to(dtype)
         x = x.contiguous(memory_format=torch.channels_last)
         g = torch.rand_like(layer(x))

@@ -1,9 +1,7 @@
 r"""Forward and backward of a folded network on the CPU, written out.
 
 Autograd knows nothing of the network but its ends: what lies between is convolutions, the ReLU in
-the same pass, and one loop in C a seam. Gradients go back through convolutions of the same kind
-(that of a convolution with stride 1 is a convolution with the kernels turned round), all with
-weights that were put in the library's own order beforehand.
+the same pass, and one loop in C a seam (ordered_convolution.py has the convolutions).
 """
 
 from __future__ import annotations
@@ -18,31 +16,22 @@ from torch import Tensor
 from enresnet import native
 from enresnet.models.first_order_only import LOOPS, first_only
 from enresnet.models.frozen.fold import Affine, Block, Convolution, FoldedNetwork
+from enresnet.models.frozen.ordered_convolution import LANES, OrderedConvolution, computes_in
 from enresnet.models.noise import NoiseInjection
 
-LANES, WIDEST = 16, 4096  # channels: the loops in C take multiples of the one, up to the other
-_HAS_FUSED = hasattr(torch.ops.mkldnn, "_convolution_pointwise")
-_ONE = [1, 1]
+WIDEST = 4096  # channels: the loops in C take multiples of LANES, up to here
 
 
 def works_for(network: FoldedNetwork, x: Tensor) -> bool:
     """Return whether a pass of ``x`` through the network can be written out."""
     return bool(
-        _HAS_FUSED
-        and native.supports(x)
-        and torch.backends.mkldnn.is_available()
-        and torch.backends.mkldnn.enabled
+        native.supports(x)
         and computes_in(x.dtype)
         and len(x) > 0
         and all(_suits(len(scale)) for scale, _ in network.affines)
         and all(b.noise.noise == 0 or b.noise.std_over == "example" for b in network.blocks)
         and all(len({*b.shortcut.stride}) == 1 for b in network.blocks if b.shortcut is not None)
     )
-
-
-def computes_in(dtype: torch.dtype) -> bool:
-    """Return whether the library of convolutions has this type on this CPU."""
-    return bool(dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _suits(channels: int) -> bool:
@@ -53,7 +42,7 @@ class FusedNetwork:
     """The two parts of a folded network, up to its first noise and from there on."""
 
     def __init__(self, network: FoldedNetwork) -> None:
-        self._stem = Layer(network.stem)
+        self._stem = OrderedConvolution(network.stem)
         self._blocks = [_Block.of(block) for block in network.blocks]
         self._affines = network.affines  # the first opens the first block, the last the head
         self._head = network.head
@@ -127,70 +116,12 @@ class _Pass(torch.autograd.Function):
         return ctx.back(ctx.kept, gradient), None, None
 
 
-class Layer:
-    """A convolution, by the library's fused operation where it has channels enough."""
-
-    def __init__(self, layer: Convolution) -> None:
-        self._layer = layer
-        self._padding, self._stride = list(layer.padding), list(layer.stride)
-        out_channels, in_channels, *kernel = layer.weight.shape
-        self._fused = in_channels % LANES == 0 and out_channels % LANES == 0
-        keeps_size = self._stride == _ONE and kernel == [2 * p + 1 for p in self._padding]
-        self._turns = self._fused and keeps_size
-        self._ordered: dict[str, tuple[torch.Size, Tensor]] = {}
-
-    def __call__(self, x: Tensor, then: str = "none") -> Tensor:
-        """Return the convolution of ``x``, followed by ``then``: none or relu."""
-        if not self._fused:
-            return self._layer(x) if then == "none" else self._layer(x).relu_()
-        return self._convolved("forward", x, self._layer.bias, self._stride, then)
-
-    def back(self, g: Tensor, x: Tensor) -> Tensor:
-        """Return the gradient of the input ``x`` from that of the output."""
-        if self._turns:
-            return self._convolved("back", g, None, _ONE, "none")
-        grad_input: Tensor = torch.ops.aten.convolution_backward(
-            g,
-            x,
-            self._layer.weight,
-            None,
-            self._stride,
-            self._padding,
-            _ONE,
-            False,
-            [0, 0],
-            1,
-            [True, False, False],
-        )[0]
-        return grad_input
-
-    def _convolved(
-        self, way: str, x: Tensor, bias: Tensor | None, stride: list[int], then: str
-    ) -> Tensor:
-        shape, weight = self._ordered.get(way, (None, x))
-        if shape != x.shape:
-            weight = self._layer.weight if way == "forward" else self._turned
-            weight = torch.ops.mkldnn._reorder_convolution_weight(
-                weight, self._padding, stride, _ONE, 1, list(x.shape)
-            )
-            self._ordered[way] = (x.shape, weight)
-        out: Tensor = torch.ops.mkldnn._convolution_pointwise(
-            x, weight, bias, self._padding, stride, _ONE, 1, then, [], ""
-        )
-        return out
-
-    @property
-    def _turned(self) -> Tensor:
-        turned = self._layer.weight.transpose(0, 1).flip(2, 3)
-        return turned.contiguous(memory_format=torch.channels_last)
-
-
 class _Shortcut:
     """A 1 x 1 convolution that skips pixels: of the pixels it sees, with stride 1."""
 
     def __init__(self, layer: Convolution) -> None:
         self._step, _ = layer.stride  # the same both ways
-        self._layer = Layer(layer.dense())
+        self._layer = OrderedConvolution(layer.dense())
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._step == 1:
@@ -215,16 +146,16 @@ class _Shortcut:
 class _Block:
     """What lies between two seams."""
 
-    first: list[Layer]
-    last: Layer
+    first: list[OrderedConvolution]
+    last: OrderedConvolution
     shortcut: _Shortcut | None
     noise: NoiseInjection
 
     @classmethod
     def of(cls, block: Block) -> _Block:
         shortcut = None if block.shortcut is None else _Shortcut(block.shortcut)
-        first = [Layer(layer) for layer in block.first]
-        return cls(first, Layer(block.last), shortcut, block.noise)
+        first = [OrderedConvolution(layer) for layer in block.first]
+        return cls(first, OrderedConvolution(block.last), shortcut, block.noise)
 
     def forward(self, seam: Seam) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Return the residual, the skip, and what the way back needs."""

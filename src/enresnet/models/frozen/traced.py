@@ -1,7 +1,8 @@
 """The fast path for a network that is not ours: traced, folded, split at its first noise.
 
-The graph is traced once (trace_graph.py), its BatchNorm folded away (fold_graph.py), and the part
-before the first noise shared between draws (split_graph.py). The copy is compared with the network
+The graph is traced once (trace_graph.py), its BatchNorm folded away (fold_graph.py), convolutions
+fused with the ReLU after them (fuse_graph.py), and the part before the first noise shared between
+draws (split_graph.py). The copy is compared with the network
 itself on a few images. Where the two differ, or the network cannot be traced, attacks call it as
 it is, and the log says why.
 """
@@ -16,6 +17,7 @@ from torch import Tensor, fx, nn
 
 from enresnet.models.frozen.call import FrozenCall
 from enresnet.models.frozen.fold_graph import fold_graph
+from enresnet.models.frozen.fuse_graph import fuse_graph
 from enresnet.models.frozen.split_graph import SplitGraph, split_at_noise
 from enresnet.models.frozen.trace_graph import LogitsOnly, UnsuitableError, trace
 from enresnet.models.interface import logits_of, wrong_logits
@@ -186,7 +188,9 @@ class TracedNetwork(FrozenCall):
 
     def _whole(self, place: Place) -> fx.GraphModule:
         if place not in self._wholes:
-            self._wholes[place] = fold_graph(LogitsOnly(self.network), self._graph, place[0])
+            whole = fold_graph(LogitsOnly(self.network), self._graph, place[0])
+            fuse_graph(whole, *place)
+            self._wholes[place] = whole
         return self._wholes[place]
 
     def _split(self, place: Place) -> SplitGraph | None:
