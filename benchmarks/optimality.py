@@ -23,6 +23,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import time
+import types
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -75,13 +76,22 @@ def minimal_attacks(model: nn.Module) -> dict[str, Minimal]:
         found[f"foolbox LInfFMNAttack {BUDGET}"] = lambda x, y: foolbox.attacks.LInfFMNAttack(
             steps=BUDGET
         ).run(wrapped, x, foolbox.Misclassification(y))
-    if installed("adv_lib") and installed("torchvision"):
-        import_torchvision()  # adv-lib imports it, also where its compiled part does not fit
-        from adv_lib.attacks import fmn
+    if installed("adv_lib"):
+        fmn = adv_lib_fmn()
 
         found[f"adv-lib fmn {BUDGET}"] = lambda x, y: fmn(
             model, x, y, norm=float("inf"), steps=BUDGET
         )
+    return found
+
+
+def adv_lib_fmn() -> Callable[..., Tensor]:
+    """Return adv-lib's FMN. The package imports torchvision, and visdom, which draws nothing here."""
+    import_torchvision()
+    sys.modules.setdefault("visdom", types.ModuleType("visdom"))
+    from adv_lib.attacks import fmn
+
+    found: Callable[..., Tensor] = fmn
     return found
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from enresnet.data import DataSet, load_data
 from enresnet.models import create_model
-from enresnet.training import Trainer, load_recipe
+from enresnet.training import Engine, Trainer, load_recipe
 from enresnet.training.curriculum import halved, recipe_at
 from problems import seeded
 
@@ -102,6 +102,32 @@ def test_what_cannot_be_halved_stays_whole_and_the_run_says_so(side):
     why = "images of 8 x 8 are too small" if side == 8 else "the network takes images of one size"
     assert f"low_resolution is left out: {why}" in notes[0]
     assert notes[1] == ""
+
+
+def strided(times):
+    """Return a network that halves its images so many times."""
+    layers = [nn.Conv2d(1, 4, 1), *(nn.Conv2d(4, 4, 3, 2, 1) for _ in range(times))]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 4))
+
+
+def test_a_stride_larger_than_what_half_the_images_leave_keeps_them_whole():
+    """In bfloat16 on a CPU, torch leaves gradients of weights that see no pixel unset."""
+    pairs = torch.utils.data.TensorDataset(torch.rand(60, 1, 16, 16), torch.arange(60) % 4)
+    data, recipe = DataSet.of(pairs, pairs), replace(FAST, epochs=2, low_resolution=0.5)
+    (note, _) = [epoch.note for epoch in Trainer(strided(4), data, recipe).epochs()]
+    assert "low_resolution is left out: 4 has a larger stride than half the images" in note
+    (note, _) = [epoch.note for epoch in Trainer(strided(3), data, recipe).epochs()]
+    assert "low_resolution" not in note
+
+
+def test_bfloat16_is_refused_where_torch_would_compute_wrong_gradients():
+    pairs = torch.utils.data.TensorDataset(torch.rand(60, 1, 16, 16), torch.arange(60) % 4)
+    data = DataSet.of(pairs, pairs)
+    bf16 = Engine(accelerator="cpu", precision="bf16")
+    with pytest.raises(ValueError, match=r"precision is bf16, .* gradients of 5 .* precision 32"):
+        Trainer(strided(5), data, FAST, engine=bf16)
+    Trainer(strided(5), data, FAST)
+    Trainer(strided(4), data, FAST, engine=bf16)
 
 
 def test_a_shift_of_its_own():

@@ -18,6 +18,7 @@ from torch.nn import functional
 from enresnet.training.memory import activation_bytes
 from enresnet.training.objectives import OBJECTIVES
 from enresnet.training.recipe import Recipe
+from enresnet.training.strides import outstripped_convolution
 
 REACH = 1.5  # of epsilon: how far the steps of the last part would lead in a line
 SMALLEST = 8  # pixels a side that networks take
@@ -47,6 +48,8 @@ def why_not_halved(model: nn.Module, images: Tensor) -> str:
         activation_bytes(model, halved(images))  # a pass as in training, which leaves no trace
     except Exception:  # whatever a network of the user's says to another size
         return "the network takes images of one size only"
+    if name := outstripped_convolution(model, halved(images)):
+        return f"{name} has a larger stride than half the images leave it pixels"
     return ""
 
 

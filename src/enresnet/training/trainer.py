@@ -32,6 +32,7 @@ from enresnet.training.memory import choose_memory
 from enresnet.training.objectives import OBJECTIVES
 from enresnet.training.recipe import Recipe
 from enresnet.training.state import NetworkState, TrainerState
+from enresnet.training.strides import check_strides
 from enresnet.training.teacher import answers_digest, teacher_answers
 from enresnet.training.validation import Validation, validate
 
@@ -118,6 +119,7 @@ class Trainer:
                 sharing=self.engine.local,
                 passes=self.objective.passes,
             )
+            check_strides(model, few, self.engine.precision)
             self._never_halved = why_not_halved(model, few) if recipe.low_resolution else ""
         self._optimiser = torch.optim.SGD(
             model.parameters(),
