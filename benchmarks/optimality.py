@@ -86,7 +86,7 @@ def minimal_attacks(model: nn.Module) -> dict[str, Minimal]:
 
 
 def adv_lib_fmn() -> Callable[..., Tensor]:
-    """Return adv-lib's FMN. The package imports torchvision, and visdom, which draws nothing here."""
+    """Return adv-lib's FMN, without what the package draws with."""
     import_torchvision()
     sys.modules.setdefault("visdom", types.ModuleType("visdom"))
     from adv_lib.attacks import fmn
