@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from enresnet.cli import main
 from enresnet.data import Images
@@ -20,7 +21,7 @@ from enresnet.paper.evidence import NO_PAIR, ONE_SEED, Evidence
 from enresnet.paper.measurement import eot_of, paper_attack, section_of
 from enresnet.paper.published import Network
 from enresnet.paper.run_index import RunIndex
-from enresnet.training import Run
+from enresnet.training import Run, load_recipe
 from problems import seeded
 
 SETUP = Setup(recipe="fast")
@@ -41,7 +42,19 @@ def accuracy(share, *, seed, attack=None, deterministic=True):
     )
 
 
-def write(out, network, seed, natural, robust=(), *, eot=None, source=None, setup=SETUP, **joined):
+def write(
+    out,
+    network,
+    seed,
+    natural,
+    robust=(),
+    *,
+    eot=None,
+    epsilon=None,
+    source=None,
+    setup=SETUP,
+    **joined,
+):
     """Write the folder of a finished run with these accuracies."""
     config = replace(setup.config(network, seed), **joined)
     folder = out / setup.place(network, seed)
@@ -57,11 +70,11 @@ def write(out, network, seed, natural, robust=(), *, eot=None, source=None, setu
     attacked = config if source is None else setup.config(source, seed)
     found = {}
     for name, share in dict(robust).items():
-        attack = paper_attack(name, config.recipe.epsilon, eot or eot_of(attacked))
+        attack = paper_attack(name, epsilon or setup.epsilon, eot or eot_of(attacked))
         found[name] = accuracy(share, seed=seed, attack=attack, deterministic=eot_of(config) == 1)
     about = {"model": config.model, "weights": str(folder), "data_name": "d", "checkpoint": "best"}
     run.results.add(
-        section_of(source),
+        section_of(setup, run, source),
         Evaluation(accuracy(natural, seed=seed), found),
         data="images",
         conditions={**about, "epsilon": 0.1, "source": {"sha256": None}},
@@ -280,6 +293,23 @@ def test_accuracies_under_other_attacks_do_not_count(tmp_path):
     assert evidence(tmp_path).measured(side, "natural") is not None
     write(tmp_path, side.network, 1, 0.7, {"ifgsm20": 0.5})
     assert evidence(tmp_path).measured(side, "ifgsm20").seeds == (1,)
+
+
+def test_attacks_are_at_the_papers_epsilon_whatever_the_training(tmp_path):
+    """Accuracies at 4/255 beside the paper's at 8/255 would flatter."""
+    path, side = tmp_path / "weak.yaml", Side(network("resnet20"))
+    path.write_text(yaml.safe_dump(load_recipe("fast", epsilon=4 / 255).to_dict()))
+    setup = Setup(recipe=str(path))
+    run = write(tmp_path, side.network, 0, 0.7, {"ifgsm20": 0.7}, epsilon=4 / 255, setup=setup)
+    assert evidence(tmp_path, setup).measured(side, "ifgsm20") is None
+    run = write(tmp_path, side.network, 1, 0.7, {"ifgsm20": 0.4}, setup=setup)
+    assert list(run.results.sections()) == ["best at epsilon 0.0313725"]  # as evaluate calls it
+    found = evidence(tmp_path, setup)
+    assert found.measured(side, "ifgsm20").seeds == (1,)
+    caption = found.table(load_paper().tables["table2"]).caption
+    assert "epsilon = 8/255, as in the paper; robust training by 4/255." in caption
+    assert "epsilon = 8/255, as in the paper." in SETUP.caption
+    assert "epsilon = 8/255, as in the paper" in contents_of([run]).tables[0].caption
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,10 @@ class Evidence:
             rows.append(Row(row.title, row.network.model, tuple(cells)))
         choices = map(str, self.index.choices(_networks(published)))
         caption = " ".join([f"{published.where} of the paper. {self.setup.caption}", *choices])
-        return Table(published.key, published.title, published.data, tuple(rows), caption)
+        comparable = not self.setup.smoke
+        return Table(
+            published.key, published.title, published.data, tuple(rows), caption, comparable
+        )
 
     def _metrics(self, published: PublishedTable) -> tuple[Metric, ...]:
         """Return the columns of a table: also the strongest attack, if it is asked for or there."""
@@ -127,7 +130,7 @@ class Evidence:
         found: dict[str, Tensor] = {}
         for seed, run in runs.items():
             counts, about = run.results.scores()
-            key = score_key(self.setup, side.source, metric)
+            key = score_key(self.setup, run, side.source, metric)
             found[str(seed)] = counts[key].double() / about[key]["draws"]
         images = min(map(len, found.values()))
         return {seed: scores[:images] for seed, scores in found.items()}
@@ -178,7 +181,12 @@ class Evidence:
         """Return the effect of one network over another."""
         assert claim.second is not None
         folders = [[run.folder for run in side.values()] for side in (first, second)]
-        found = self._comparison(folders, [section_of(s.source) for s in claim.sides])
+        firsts = [next(iter(runs.values())) for runs in (first, second)]  # all of a side are alike
+        sections = [
+            section_of(self.setup, run, side.source)
+            for run, side in zip(firsts, claim.sides, strict=True)
+        ]
+        found = self._comparison(folders, sections)
         runs, name = (*folders[0], *folders[1]), self.setup.attack(claim.metric)
         seeds = tuple(seed for seed in first if seed in second) or tuple({**first, **second})
         if isinstance(found, str) or name not in found.compared:

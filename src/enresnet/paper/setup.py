@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from enresnet.common import checks
+from enresnet.common.text import brief
 from enresnet.paper import smoke
-from enresnet.paper.published import Metric, Network, Training
+from enresnet.paper.published import Metric, Network, Training, load_paper
 from enresnet.training import Recipe, RunConfig, load_recipe
 from enresnet.training.recipe import name_of
 
@@ -169,10 +170,25 @@ class Setup:
         return smoke.DRAWS if self.smoke else self.draws
 
     @property
+    def epsilon(self) -> float:
+        """How far attacks may move a pixel: as in the paper, whatever networks are trained at."""
+        return self._loaded[0].epsilon if self.smoke else load_paper().epsilon
+
+    @property
+    def epsilon_words(self) -> str:
+        """A sentence on how far attacks may move a pixel."""
+        words = f"All attacks but C&W may move a pixel by epsilon = {brief(self.epsilon)}"
+        if self.smoke:
+            return f"{words}; in the paper by {brief(load_paper().epsilon)}."
+        trained = self.recipe_for("robust").epsilon
+        other = "" if trained == self.epsilon else f"; robust training by {brief(trained)}"
+        return f"{words}, as in the paper{other}."
+
+    @property
     def caption(self) -> str:
         """How the figures came about, in sentences."""
         if self.smoke:
-            return smoke.CAPTION
+            return f"{smoke.CAPTION} {self.epsilon_words}"
         recipe, natural = self.recipe_for("robust"), self.recipe_for("natural")
         number = "All" if self.limit is None else str(self.limit)
         strongest = (
@@ -183,7 +199,7 @@ class Setup:
             f"Robust training: recipe {self.name}, {recipe.epochs} epochs of {recipe.objective}; "
             f"natural training: recipe {self.natural_name}, {natural.epochs} epochs. "
             "The paper: 200 epochs of PGD-10. Gradients of networks with noise are averaged over 5 "
-            f"draws, as in the paper.{attacked} Means over the seeds, with "
+            f"draws, as in the paper. {self.epsilon_words}{attacked} Means over the seeds, with "
             "95 % intervals over seeds and images; with one seed, over images alone."
         )
 
