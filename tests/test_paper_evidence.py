@@ -27,6 +27,7 @@ from problems import seeded
 SETUP = Setup(recipe="fast")
 IMAGES = 2000
 NOISE = "noise-helps-en1_resnet20-natural"
+MASKING = "no-gradient-masking-en2_resnet20-ifgsm20"
 
 
 def accuracy(share, *, seed, attack=None, deterministic=True):
@@ -336,6 +337,38 @@ def test_about_zero_is_said_of_one_network(tmp_path, share, decision):
     assert verdict.decision == decision
     assert verdict.paper_effect == 0.02
     assert len(verdict.runs) == 2
+
+
+def test_seeds_of_different_precisions_are_of_one_kind(tmp_path):
+    """In tables and in claims alike, on one network and on two; and it is said."""
+    words = "Trained in different precisions: 32, bf16."
+    for seed, precision in enumerate(("bf16", "32")):
+        for model in ("en1_resnet20", "resnet20"):
+            write(tmp_path, network(model), seed, 0.7, precision=precision)
+        natural = network("en2_resnet20", "natural")
+        write(tmp_path, natural, seed, 0.9, {"ifgsm20": 0.0}, precision=precision)
+    found = evidence(tmp_path)
+    assert found.measured(Side(network("resnet20")), "natural").seeds == (0, 1)
+    assert f"ResNet20: {words}" in found.table(load_paper().tables["table2"]).caption
+    two_sided = found.verdict(load_claims()[NOISE])
+    alone = found.verdict(load_claims()[MASKING])
+    assert (two_sided.decision, alone.decision) == ("undecided", "holds")
+    assert words in two_sided.note
+    assert words in alone.note
+
+
+def test_a_group_that_is_none_hinders_one_claim_alone(tmp_path):
+    """Two seeds of the same weights are one training."""
+    for seed in range(2):
+        run = write(tmp_path, network("en2_resnet20", "natural"), seed, 0.9, {"ifgsm20": 0.0})
+        stored = json.loads((run.folder / "evaluation.json").read_text())
+        stored["best"]["weights"] = "of one training"
+        (run.folder / "evaluation.json").write_text(json.dumps(stored))
+    two(tmp_path, 0.8, 0.7)
+    claims = collect("claims", "--recipe", "fast", "--out", tmp_path)["claims"]
+    assert claims[MASKING]["decision"] == "not comparable"
+    assert "hold the same weights" in claims[MASKING]["note"]
+    assert claims[NOISE]["decision"] == "holds"
 
 
 def test_comparable_is_within_a_bound(tmp_path):

@@ -21,7 +21,7 @@ from enresnet.paper.published import Metric, Network, PublishedTable, load_paper
 from enresnet.paper.run_index import RunIndex
 from enresnet.report.contents import Cell, Contents, Drawing, Measured, Row, Table, Verdict
 from enresnet.training import Run, compare
-from enresnet.training.run_groups import RunGroup
+from enresnet.training.run_groups import RunGroup, precision_words
 
 ONE_SEED = "Fewer than two pairs of seeds: this is said of these weights, not of the training."
 NO_PAIR = "No seed was run of both networks: this is said of these weights, not of the training."
@@ -71,12 +71,24 @@ class Evidence:
                 for metric in metrics
             ]
             rows.append(Row(row.title, row.network.model, tuple(cells)))
-        choices = map(str, self.index.choices(_networks(published)))
-        caption = " ".join([f"{published.where} of the paper. {self.setup.caption}", *choices])
+        notes = [f"{published.where} of the paper. {self.setup.caption}"]
+        notes += map(str, self.index.choices(_networks(published)))
+        notes += self._mixed(published, metrics)
+        caption = " ".join(notes)
         comparable = not self.setup.smoke
         return Table(
             published.key, published.title, published.data, tuple(rows), caption, comparable
         )
+
+    def _mixed(self, published: PublishedTable, metrics: Sequence[Metric]) -> list[str]:
+        """Return a sentence for each row whose seeds were trained in different precisions."""
+        found = []
+        for row in published.rows:
+            side = Side(row.network, row.source)
+            runs = {s: run for metric in metrics for s, run in self._runs(side, metric).items()}
+            if words := precision_words(list(runs.values())):
+                found.append(f"{row.title}: {words}")
+        return found
 
     def _metrics(self, published: PublishedTable) -> tuple[Metric, ...]:
         """Return the columns of a table: also the strongest attack, if it is asked for or there."""
@@ -102,6 +114,8 @@ class Evidence:
         sides = [self._runs(side, claim.metric) for side in claim.sides]
         notes = ["Of a smoke run: it means nothing."] if self.setup.smoke else []
         notes += map(str, self.index.choices(n for s in claim.sides for n in _of_side(s)))
+        for runs in sides:
+            notes += filter(None, [precision_words(list(runs.values()))])
         if not all(sides):
             return _verdict(claim, self._unusable(claim), notes)
         if claim.second is None:
@@ -172,7 +186,12 @@ class Evidence:
         effect, low, high = group_accuracy(scores)
         note, p_value = ONE_SEED, None
         if len(runs) > 1:
-            RunGroup.of(folders)  # raises if they differ in more than their seed
+            try:
+                section = section_of(self.setup, next(iter(runs.values())), claim.first.source)
+                RunGroup.of(folders, section=section)
+            except ValueError as error:  # one claim is not decided, the others are
+                reason = f"Not comparable: {str(error).splitlines()[0]}."
+                return _Found(None, None, None, None, tuple(runs), folders, reason)
             nothing = {seed: 0 * one for seed, one in scores.items()}
             note, p_value = "", _p_value(claim, scores, nothing)
         return _Found(effect, low, high, p_value, tuple(runs), folders, note)

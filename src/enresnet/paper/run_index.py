@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from enresnet.paper.measurement import Measurement
 from enresnet.paper.published import METRICS, TRAININGS, Network
 from enresnet.paper.setup import PARTNER, Setup
 from enresnet.training import Run, RunConfig
 from enresnet.training.recipe import name_of
-from enresnet.training.run_config import plain_config
-
-# Fields of a configuration that do not make a run another one.
-FREE = {"seed", "precision", "fingerprint", "classes", "parts", "weights", "recipe.memory"}
+from enresnet.training.run_groups import kind_of
 
 
 @dataclass(frozen=True)
@@ -179,8 +175,4 @@ def _runs_in(folder: Path) -> list[Run]:
 
 def alike(config: RunConfig, wanted: RunConfig) -> bool:
     """Return whether a run was trained as it is wanted, whatever its seed."""
-    return _deciding(config) == _deciding(wanted)
-
-
-def _deciding(config: RunConfig) -> dict[str, Any]:
-    return {name: value for name, value in plain_config(config).items() if name not in FREE}
+    return kind_of(config) == kind_of(wanted)
