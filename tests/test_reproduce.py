@@ -209,6 +209,7 @@ def test_the_list_has_a_command_for_every_row(capsys):
         (["table1", "--only", "resnet21"], "--only must name rows .* found 'resnet21'"),
         (["table1", "--shard", "3/2"], "--shard must be i/n with i from 1 to n"),
         (["table1", "--recipe", "nothing"], "unknown recipe 'nothing'"),
+        (["table1", "--natural-recipe", "fast"], "natural_recipe must train networks naturally"),
         (["table1", "--seeds", "0", "0"], "seeds must name every seed once"),
         (["table1", "--seeds", "100"], "seeds must be below 100"),
         (["table1", "--data", "mnist"], "data must be one of cifar10, cifar100"),
@@ -224,6 +225,27 @@ def test_bad_input_is_refused_in_a_sentence(words, message, tmp_path, monkeypatc
     assert main(["reproduce", *words]) == 2
     assert re.search(message, " ".join(capsys.readouterr().err.split()))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "message"),
+    [
+        ("recipe", "natural", "^recipe must train networks robustly, .* found objective natural:"),
+        ("recipe", "trades", "^recipe .* found objective trades: name another"),
+        ("recipe", {"noise": 0.0}, "^recipe .* found noise 0: give it noise"),
+        ("recipe", {"weight_step": 0.1}, "^recipe .* found weight_step 0.1: set it to 0"),
+        ("natural_recipe", "paper", "^natural_recipe must train networks naturally, .* found obj"),
+        ("natural_recipe", {"objective": "natural", "noise": 0.0}, "^natural_recipe .* noise 0"),
+    ],
+)
+def test_a_recipe_has_the_role_that_tables_give_it(option, given, message, tmp_path):
+    """Otherwise networks stand under a heading that is not theirs."""
+    if isinstance(given, dict):
+        path = tmp_path / "own.yaml"
+        path.write_text(yaml.safe_dump({**load_recipe("paper").to_dict(), **given}))
+        given = str(path)
+    with pytest.raises(ValueError, match=message):
+        Setup(**{option: given})
 
 
 def test_parts_of_one_base_have_seeds_of_their_own():

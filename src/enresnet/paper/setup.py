@@ -42,7 +42,8 @@ class Setup:
 
     Raises:
         TypeError: A number is not an integer.
-        ValueError: A number is out of range, a seed is given twice, or a recipe is unknown.
+        ValueError: A number is out of range, a seed is given twice, or a recipe is unknown or
+            trains otherwise than its place in the tables says.
 
     Example::
 
@@ -81,6 +82,8 @@ class Setup:
         checks.integer("strongest", self.strongest, low=0)
         checks.integer("draws", self.draws, low=1)
         loaded = self.recipes or _load(self.recipe, self.natural_recipe)
+        for option, recipe in zip(("recipe", "natural_recipe"), loaded, strict=True):
+            _check_role(option, recipe)
         object.__setattr__(self, "_loaded", loaded)
 
     @property
@@ -208,6 +211,30 @@ def _load(robust: str, natural: str) -> tuple[Recipe, Recipe]:
     if robust == smoke.NAME:
         return smoke.smoke_recipe(), smoke.smoke_recipe("natural")
     return load_recipe(robust), load_recipe(natural)
+
+
+def _check_role(option: str, recipe: Recipe) -> None:
+    """Raise if tables would show networks of a recipe under a heading that is not theirs."""
+    natural = option == "natural_recipe"
+    if natural and recipe.objective != "natural":
+        wrong = f"objective {recipe.objective}"
+        do = "name a recipe with objective natural, such as natural or natural_fast"
+    elif not natural and recipe.objective == "natural":
+        wrong = "objective natural"
+        do = "name one that trains on attacked images, such as paper or fast, or use natural_recipe"
+    elif not natural and recipe.objective == "trades":
+        wrong = "objective trades"
+        do = "name another, such as paper; rows of TRADES get its schedule with that objective"
+    elif recipe.noise == 0:
+        wrong = "noise 0"
+        do = "give it noise, such as 0.1; rows without noise leave it out themselves"
+    elif recipe.weight_step:
+        wrong = f"weight_step {recipe.weight_step:g}"
+        do = "set it to 0; rows with learned weights have it themselves"
+    else:
+        return
+    how = "naturally" if natural else "robustly"
+    raise ValueError(f"{option} must train networks {how}, with noise; found {wrong}: {do}")
 
 
 def _folder_name(name: str, recipe: Recipe) -> str:
