@@ -53,6 +53,7 @@ def write(
     eot=None,
     epsilon=None,
     source=None,
+    data="images",
     setup=SETUP,
     **joined,
 ):
@@ -73,11 +74,16 @@ def write(
     for name, share in dict(robust).items():
         attack = paper_attack(name, epsilon or setup.epsilon, eot or eot_of(attacked))
         found[name] = accuracy(share, seed=seed, attack=attack, deterministic=eot_of(config) == 1)
-    about = {"model": config.model, "weights": str(folder), "data_name": "d", "checkpoint": "best"}
+    about = {
+        "model": config.model,
+        "weights": str(folder),
+        "data_name": config.data,
+        "checkpoint": "best",
+    }
     run.results.add(
         section_of(setup, run, source),
         Evaluation(accuracy(natural, seed=seed), found),
-        data="images",
+        data=data,
         conditions={**about, "epsilon": 0.1, "source": {"sha256": None}},
     )
     return run
@@ -369,6 +375,72 @@ def test_a_group_that_is_none_hinders_one_claim_alone(tmp_path):
     assert claims[MASKING]["decision"] == "not comparable"
     assert "hold the same weights" in claims[MASKING]["note"]
     assert claims[NOISE]["decision"] == "holds"
+
+
+def doctored(run, change):
+    """Change what a run's evaluation.json says of all its accuracies."""
+    stored = json.loads((run.folder / "evaluation.json").read_text())
+    for entry in (stored["best"]["natural"], *stored["best"]["robust"].values()):
+        change(entry)
+    (run.folder / "evaluation.json").write_text(json.dumps(stored))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda e: e.update(images=9), "is of 9 images, its scores are of 2000"),
+        (lambda e: e.update(data="0"), "and its scores are of different images"),
+        (lambda e: e["circumstances"].update(data_name="cifar100"), "is on cifar100, it was train"),
+    ],
+)
+def test_scores_are_of_the_images_that_the_accuracy_is_of(tmp_path, change, words):
+    side = Side(network("en2_resnet20", "natural"))
+    for seed in range(2):
+        run = write(tmp_path, side.network, seed, 0.9, {"ifgsm20": 0.0})
+        doctored(run, change)
+    found = evidence(tmp_path)
+    assert found.measured(side, "ifgsm20") is None
+    verdict = found.verdict(load_claims()[MASKING])
+    assert verdict.decision == "not comparable"
+    assert words in verdict.note
+    good = write(tmp_path, side.network, 2, 0.9, {"ifgsm20": 0.0})
+    assert evidence(tmp_path).measured(side, "ifgsm20").runs == (good.folder,)
+
+
+def test_seeds_on_different_images_are_not_averaged(tmp_path):
+    side = Side(network("en2_resnet20", "natural"))
+    for seed in range(2):
+        write(tmp_path, side.network, seed, 0.9, {"ifgsm20": 0.0}, data=f"images {seed}")
+    found = evidence(tmp_path)
+    assert found.measured(side, "ifgsm20") is None
+    verdict = found.verdict(load_claims()[MASKING])
+    assert verdict.decision == "not comparable"
+    assert "was measured on different images" in verdict.note
+
+
+def test_a_training_counts_once(tmp_path):
+    side = Side(network("resnet20"))
+    for seed in range(2):
+        run = write(tmp_path, side.network, seed, 0.7)
+        stored = json.loads((run.folder / "evaluation.json").read_text())
+        stored["best"]["weights"] = "of one training"
+        (run.folder / "evaluation.json").write_text(json.dumps(stored))
+    found = evidence(tmp_path)
+    assert found.measured(side, "natural").seeds == (0,)
+    assert "hold the same weights" in found.table(load_paper().tables["table2"]).caption
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "evaluation.json", "scores.safetensors"])
+def test_a_run_that_cannot_be_read_is_named_and_left_out(tmp_path, name, capsys):
+    """In tables and claims; also a config.yaml of somebody else."""
+    two(tmp_path, 0.8, 0.7)
+    bad = tmp_path / SETUP.place(network("resnet20"), 1)
+    (bad / name).write_bytes(b"x: 1" if name == "config.yaml" else (bad / name).read_bytes()[:20])
+    found = collect("table2", "claims", "--recipe", "fast", "--out", tmp_path)
+    assert found["tables"]["table2"]["rows"][0]["cells"][0]["measured"]["seeds"] == [0, 2]
+    assert found["claims"][NOISE]["decision"] == "holds"
+    assert found["claims"][NOISE]["seeds"] == [0, 2]
+    assert f"{bad} is left out" in " ".join(capsys.readouterr().err.split())
 
 
 def test_comparable_is_within_a_bound(tmp_path):

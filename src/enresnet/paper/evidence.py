@@ -19,6 +19,7 @@ from enresnet.paper.claims import METRIC_WORDS, Claim, Side
 from enresnet.paper.measurement import Measurement, score_key, section_of
 from enresnet.paper.published import Metric, Network, PublishedTable, load_paper
 from enresnet.paper.run_index import RunIndex
+from enresnet.paper.usable_runs import UsableRuns, usable_runs
 from enresnet.report.contents import Cell, Contents, Drawing, Measured, Row, Table, Verdict
 from enresnet.training import Run, compare
 from enresnet.training.run_groups import RunGroup, precision_words
@@ -37,6 +38,7 @@ class Evidence:
 
     def __init__(self, index: RunIndex) -> None:
         self.index, self.setup = index, index.setup
+        self._known: dict[tuple[Side, Metric], UsableRuns] = {}
         self._compared: dict[tuple[object, ...], ComparisonTable | str] = {}
 
     def contents(
@@ -50,7 +52,8 @@ class Evidence:
         verdicts = tuple(map(self.verdict, claims))
         networks = [n for table in tables for n in _networks(table)]
         networks += [n for claim in claims for side in claim.sides for n in _of_side(side)]
-        remarks = [str(choice) for choice in self.index.choices(networks)]
+        remarks = [*self.index.skipped, *map(str, self.index.choices(networks))]
+        remarks += dict.fromkeys(r for one in self._known.values() for r in one.remarks)
         for way, runs in self.index.trained_otherwise(networks).items():
             remarks.append(_found_but(self.setup.name, way, runs))
         return Contents(shown, verdicts, tuple(drawings), tuple(remarks))
@@ -74,6 +77,9 @@ class Evidence:
         notes = [f"{published.where} of the paper. {self.setup.caption}"]
         notes += map(str, self.index.choices(_networks(published)))
         notes += self._mixed(published, metrics)
+        sides = [Side(row.network, row.source) for row in published.rows]
+        found = [r for side in sides for m in metrics for r in self._usable(side, m).remarks]
+        notes += dict.fromkeys(found)
         caption = " ".join(notes)
         comparable = not self.setup.smoke
         return Table(
@@ -118,6 +124,13 @@ class Evidence:
             notes += filter(None, [precision_words(list(runs.values()))])
         if not all(sides):
             return _verdict(claim, self._unusable(claim), notes)
+        usable = [self._usable(side, claim.metric) for side in claim.sides]
+        notes += dict.fromkeys(sentence for one in usable for sentence in one.left_out)
+        if conflict := next((one.conflict for one in usable if one.conflict), ""):
+            folders = tuple(run.folder for runs in sides for run in runs.values())
+            seeds = tuple(dict.fromkeys(seed for runs in sides for seed in runs))
+            words = f"Not comparable: {conflict}."
+            return _verdict(claim, _Found(None, None, None, None, seeds, folders, words), notes)
         if claim.second is None:
             return _verdict(claim, self._alone(claim, sides[0]), notes)
         common = [seed for seed in sides[0] if seed in sides[1]]
@@ -125,19 +138,16 @@ class Evidence:
         sides = [{s: side[s] for s in some} for side, some in zip(sides, chosen, strict=True)]
         return _verdict(claim, self._two(claim, sides[0], sides[1]), notes)
 
+    def _usable(self, side: Side, metric: Metric) -> UsableRuns:
+        """Return the runs of a network that have a metric measured, and why others do not count."""
+        key = (side, metric)
+        if key not in self._known:
+            self._known[key] = usable_runs(self.index, side, metric)
+        return self._known[key]
+
     def _runs(self, side: Side, metric: Metric) -> dict[int, Run]:
         """Return the runs by seed that have a metric measured."""
-        found: dict[int, Run] = {}
-        for seed in self.index.seeds(side.network):
-            run, source = self.index.find(side.network, seed), None
-            if side.source is not None:
-                source = self.index.find(side.source, seed)
-                if source is None:
-                    continue
-            assert run is not None
-            if Measurement(self.setup, run, side.source, source).has_scores(metric):
-                found[seed] = run
-        return found
+        return self._usable(side, metric).runs
 
     def _scores(self, runs: Mapping[int, Run], side: Side, metric: Metric) -> dict[str, Tensor]:
         """Return the scores of the images that all runs have, by seed."""
@@ -170,6 +180,8 @@ class Evidence:
     def _why(self, side: Side, metric: Metric, trained: Sequence[tuple[int, Run]]) -> str:
         """Return why a network has no accuracy, although it is trained."""
         what = f"the {METRIC_WORDS[metric]} of {side}"
+        if remarks := self._usable(side, metric).remarks:
+            return f"Not comparable: {' '.join(remarks)}"
         for seed, run in trained:
             source = None if side.source is None else self.index.find(side.source, seed)
             if Measurement(self.setup, run, side.source, source).entry(metric) is not None:

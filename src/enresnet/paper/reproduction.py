@@ -115,6 +115,8 @@ class Reproduction:
         """
         if self._collect:
             return
+        for sentence in self.index.skipped:  # before its network is trained anew
+            say(sentence)
         for number, job in enumerate(self.jobs, start=1):
             place = f"[{number}/{len(self.jobs)}]"
             self._do(job, callbacks, partial(_say_at, say, place))
