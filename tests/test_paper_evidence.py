@@ -443,6 +443,19 @@ def test_a_run_that_cannot_be_read_is_named_and_left_out(tmp_path, name, capsys)
     assert f"{bad} is left out" in " ".join(capsys.readouterr().err.split())
 
 
+def test_a_caption_says_how_many_images_were_measured(tmp_path):
+    """Not how many were asked for: runs of before have their own number."""
+    write(tmp_path, network("resnet20"), 0, 0.7, {"fgsm": 0.5})
+    for setup in (SETUP, Setup(recipe="fast", limit=20, strongest=4)):
+        caption = evidence(tmp_path, setup).table(load_paper().tables["table2"]).caption
+        assert f"Test images measured: natural {IMAGES}, fgsm {IMAGES}." in caption
+        assert "are attacked" not in caption
+    assert (
+        "Test images"
+        not in evidence(tmp_path / "none").table(load_paper().tables["table2"]).caption
+    )
+
+
 def test_comparable_is_within_a_bound(tmp_path):
     key = "as-robust-as-trades-en1_wrn34_10-ifgsm20"
     for seed in range(2):

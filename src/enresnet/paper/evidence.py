@@ -16,8 +16,15 @@ from torch import Tensor
 from enresnet.evaluation import Comparison, ComparisonTable, compare_groups, group_accuracy
 from enresnet.evaluation.results_folder import SCORES
 from enresnet.paper.claims import METRIC_WORDS, Claim, Side
+from enresnet.paper.evidence_words import (
+    images_words,
+    networks_in,
+    networks_of,
+    precision_notes,
+    trained_otherwise_words,
+)
 from enresnet.paper.measurement import Measurement, score_key, section_of
-from enresnet.paper.published import Metric, Network, PublishedTable, load_paper
+from enresnet.paper.published import Metric, PublishedTable, load_paper
 from enresnet.paper.run_index import RunIndex
 from enresnet.paper.usable_runs import UsableRuns, usable_runs
 from enresnet.report.contents import Cell, Contents, Drawing, Measured, Row, Table, Verdict
@@ -26,7 +33,6 @@ from enresnet.training.run_groups import RunGroup, precision_words
 
 ONE_SEED = "Fewer than two pairs of seeds: this is said of these weights, not of the training."
 NO_PAIR = "No seed was run of both networks: this is said of these weights, not of the training."
-MOST_NAMED = 3  # runs in a sentence
 
 
 class Evidence:
@@ -50,12 +56,12 @@ class Evidence:
         """Return what the runs say of tables and claims, and what a reader must know of them."""
         shown = tuple(map(self.table, tables))
         verdicts = tuple(map(self.verdict, claims))
-        networks = [n for table in tables for n in _networks(table)]
-        networks += [n for claim in claims for side in claim.sides for n in _of_side(side)]
+        networks = [n for table in tables for n in networks_in(table)]
+        networks += [n for claim in claims for side in claim.sides for n in networks_of(side)]
         remarks = [*self.index.skipped, *map(str, self.index.choices(networks))]
         remarks += dict.fromkeys(r for one in self._known.values() for r in one.remarks)
         for way, runs in self.index.trained_otherwise(networks).items():
-            remarks.append(_found_but(self.setup.name, way, runs))
+            remarks.append(trained_otherwise_words(self.setup.name, way, runs))
         return Contents(shown, verdicts, tuple(drawings), tuple(remarks))
 
     def table(self, published: PublishedTable) -> Table:
@@ -75,8 +81,9 @@ class Evidence:
             ]
             rows.append(Row(row.title, row.network.model, tuple(cells)))
         notes = [f"{published.where} of the paper. {self.setup.caption}"]
-        notes += map(str, self.index.choices(_networks(published)))
-        notes += self._mixed(published, metrics)
+        notes += filter(None, [images_words(rows)])
+        notes += map(str, self.index.choices(networks_in(published)))
+        notes += precision_notes(rows)
         sides = [Side(row.network, row.source) for row in published.rows]
         found = [r for side in sides for m in metrics for r in self._usable(side, m).remarks]
         notes += dict.fromkeys(found)
@@ -85,16 +92,6 @@ class Evidence:
         return Table(
             published.key, published.title, published.data, tuple(rows), caption, comparable
         )
-
-    def _mixed(self, published: PublishedTable, metrics: Sequence[Metric]) -> list[str]:
-        """Return a sentence for each row whose seeds were trained in different precisions."""
-        found = []
-        for row in published.rows:
-            side = Side(row.network, row.source)
-            runs = {s: run for metric in metrics for s, run in self._runs(side, metric).items()}
-            if words := precision_words(list(runs.values())):
-                found.append(f"{row.title}: {words}")
-        return found
 
     def _metrics(self, published: PublishedTable) -> tuple[Metric, ...]:
         """Return the columns of a table: also the strongest attack, if it is asked for or there."""
@@ -119,7 +116,7 @@ class Evidence:
         """Return what the runs say of a claim."""
         sides = [self._runs(side, claim.metric) for side in claim.sides]
         notes = ["Of a smoke run: it means nothing."] if self.setup.smoke else []
-        notes += map(str, self.index.choices(n for s in claim.sides for n in _of_side(s)))
+        notes += map(str, self.index.choices(n for s in claim.sides for n in networks_of(s)))
         for runs in sides:
             notes += filter(None, [precision_words(list(runs.values()))])
         if not all(sides):
@@ -304,25 +301,4 @@ def _verdict(claim: Claim, found: _Found | None, known: Sequence[str]) -> Verdic
         found.seeds,
         found.runs,
         " ".join(filter(None, [*notes, found.note])),
-    )
-
-
-def _networks(table: PublishedTable) -> list[Network]:
-    """Return the networks of a table, and those that attacks of its rows see."""
-    return [n for row in table.rows for n in _of_side(Side(row.network, row.source))]
-
-
-def _of_side(side: Side) -> tuple[Network, ...]:
-    return (side.network,) if side.source is None else (side.network, side.source)
-
-
-def _found_but(recipe: str, way: str, runs: Sequence[Run]) -> str:
-    """Return a sentence on runs that do not count."""
-    one = len(runs) == 1
-    folders = ", ".join(str(run.folder) for run in runs[:MOST_NAMED])
-    more = f" and {len(runs) - MOST_NAMED} more" if len(runs) > MOST_NAMED else ""
-    return (
-        f"{len(runs)} run{'' if one else 's'} of {'a network' if one else 'networks'} shown as not "
-        f"run {'does' if one else 'do'} not count, trained in another way than recipe {recipe}: "
-        f"{way} ({folders}{more})."
     )

@@ -193,16 +193,11 @@ class Setup:
         if self.smoke:
             return f"{smoke.CAPTION} {self.epsilon_words}"
         recipe, natural = self.recipe_for("robust"), self.recipe_for("natural")
-        number = "All" if self.limit is None else str(self.limit)
-        strongest = (
-            f" (by the strongest attack: {self.images('strongest')})" if self.strongest else ""
-        )
-        attacked = "" if self.recipes else f" {number} test images are attacked{strongest}."
         return (
             f"Robust training: recipe {self.name}, {recipe.epochs} epochs of {recipe.objective}; "
             f"natural training: recipe {self.natural_name}, {natural.epochs} epochs. "
             "The paper: 200 epochs of PGD-10. Gradients of networks with noise are averaged over 5 "
-            f"draws, as in the paper. {self.epsilon_words}{attacked} Means over the seeds, with "
+            f"draws, as in the paper. {self.epsilon_words} Means over the seeds, with "
             "95 % intervals over seeds and images; with one seed, over images alone."
         )
 

@@ -171,8 +171,9 @@ def _cell(
 ) -> dict[str, Any]:
     """Return one accuracy; its seeds are named where they are not all of its row."""
     ours = cell.measured
-    apart = ours is None or cell.paper is None or not table.comparable
-    difference = None if apart else ours.mean - cell.paper
+    difference = None
+    if table.comparable and ours is not None and cell.paper is not None:
+        difference = ours.mean - cell.paper
     return {
         "paper": cell.paper,
         "ours": ours,
