@@ -19,6 +19,7 @@ from enresnet.paper import Setup, contents_of, load_claims, load_paper
 from enresnet.paper.claims import Side
 from enresnet.paper.evidence import NO_PAIR, ONE_SEED, Evidence
 from enresnet.paper.measurement import eot_of, paper_attack, section_of
+from enresnet.paper.outputs import CLAIMS_CAPTION
 from enresnet.paper.published import Network
 from enresnet.paper.run_index import RunIndex
 from enresnet.training import Run, load_recipe
@@ -134,6 +135,8 @@ def test_one_training_a_side_decides_nothing(tmp_path):
     assert verdict.decision == "undecided"
     assert verdict.effect > 15  # it is shown all the same
     assert verdict.note == ONE_SEED
+    assert verdict.p_value < 0.05
+    assert "with fewer than two pairs it is over images alone" in CLAIMS_CAPTION
 
 
 def test_only_pairs_of_seeds_count(tmp_path):

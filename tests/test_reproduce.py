@@ -213,6 +213,7 @@ def test_the_list_has_a_command_for_every_row(capsys):
         (["table1", "--seeds", "0", "0"], "seeds must name every seed once"),
         (["table1", "--seeds", "100"], "seeds must be below 100"),
         (["table1", "--data", "mnist"], "data must be one of cifar10, cifar100"),
+        (["table2", "--data", "cifar100", "--list"], "found cifar100: table2 is on cifar10"),
         (["table1", "--runs", "nowhere"], "there is no folder nowhere"),
         (["table1", "--limit", "0"], "limit must be at least 2"),
         (["table1", "--list", "--json", "x"], "--json has no effect with --list"),
@@ -246,6 +247,14 @@ def test_a_recipe_has_the_role_that_tables_give_it(option, given, message, tmp_p
         given = str(path)
     with pytest.raises(ValueError, match=message):
         Setup(**{option: given})
+
+
+def test_a_figure_that_was_not_drawn_is_said(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run("fig5", "fig6", "--recipe", "fast", "--collect")
+    shown = capsys.readouterr()
+    assert "fig5 and fig6 were not drawn before" in " ".join(shown.err.split())
+    assert "1 file in" in shown.out
 
 
 def test_parts_of_one_base_have_seeds_of_their_own():

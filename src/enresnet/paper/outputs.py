@@ -17,8 +17,9 @@ CLAIMS_CAPTION = (
     "Effects are in points, with 95 % intervals over pairs of seeds and images; over images alone "
     "with fewer than two pairs. A claim holds if the whole interval is where the claim says, fails "
     "if it is elsewhere, and is undecided otherwise, and wherever there are fewer than two pairs. "
-    "The p-value is that of an effect at the edge of what is claimed. Each claim is a test of its "
-    "own: one in twenty errs by chance."
+    "The p-value is that of an effect at the edge of what is claimed; with fewer than two pairs "
+    "it is over images alone, says something of these weights only, and decides nothing. Each "
+    "claim is a test of its own: one in twenty errs by chance."
 )
 
 
