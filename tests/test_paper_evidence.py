@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from enresnet.cli import main
 from enresnet.data import Images
@@ -18,14 +19,16 @@ from enresnet.paper import Setup, contents_of, load_claims, load_paper
 from enresnet.paper.claims import Side
 from enresnet.paper.evidence import NO_PAIR, ONE_SEED, Evidence
 from enresnet.paper.measurement import eot_of, paper_attack, section_of
+from enresnet.paper.outputs import CLAIMS_CAPTION
 from enresnet.paper.published import Network
 from enresnet.paper.run_index import RunIndex
-from enresnet.training import Run
+from enresnet.training import Run, load_recipe
 from problems import seeded
 
 SETUP = Setup(recipe="fast")
 IMAGES = 2000
 NOISE = "noise-helps-en1_resnet20-natural"
+MASKING = "no-gradient-masking-en2_resnet20-ifgsm20"
 
 
 def accuracy(share, *, seed, attack=None, deterministic=True):
@@ -41,7 +44,20 @@ def accuracy(share, *, seed, attack=None, deterministic=True):
     )
 
 
-def write(out, network, seed, natural, robust=(), *, eot=None, source=None, setup=SETUP, **joined):
+def write(
+    out,
+    network,
+    seed,
+    natural,
+    robust=(),
+    *,
+    eot=None,
+    epsilon=None,
+    source=None,
+    data="images",
+    setup=SETUP,
+    **joined,
+):
     """Write the folder of a finished run with these accuracies."""
     config = replace(setup.config(network, seed), **joined)
     folder = out / setup.place(network, seed)
@@ -57,13 +73,18 @@ def write(out, network, seed, natural, robust=(), *, eot=None, source=None, setu
     attacked = config if source is None else setup.config(source, seed)
     found = {}
     for name, share in dict(robust).items():
-        attack = paper_attack(name, config.recipe.epsilon, eot or eot_of(attacked))
+        attack = paper_attack(name, epsilon or setup.epsilon, eot or eot_of(attacked))
         found[name] = accuracy(share, seed=seed, attack=attack, deterministic=eot_of(config) == 1)
-    about = {"model": config.model, "weights": str(folder), "data_name": "d", "checkpoint": "best"}
+    about = {
+        "model": config.model,
+        "weights": str(folder),
+        "data_name": config.data,
+        "checkpoint": "best",
+    }
     run.results.add(
-        section_of(source),
+        section_of(setup, run, source),
         Evaluation(accuracy(natural, seed=seed), found),
-        data="images",
+        data=data,
         conditions={**about, "epsilon": 0.1, "source": {"sha256": None}},
     )
     return run
@@ -114,6 +135,8 @@ def test_one_training_a_side_decides_nothing(tmp_path):
     assert verdict.decision == "undecided"
     assert verdict.effect > 15  # it is shown all the same
     assert verdict.note == ONE_SEED
+    assert verdict.p_value < 0.05
+    assert "with fewer than two pairs it is over images alone" in CLAIMS_CAPTION
 
 
 def test_only_pairs_of_seeds_count(tmp_path):
@@ -282,6 +305,23 @@ def test_accuracies_under_other_attacks_do_not_count(tmp_path):
     assert evidence(tmp_path).measured(side, "ifgsm20").seeds == (1,)
 
 
+def test_attacks_are_at_the_papers_epsilon_whatever_the_training(tmp_path):
+    """Accuracies at 4/255 beside the paper's at 8/255 would flatter."""
+    path, side = tmp_path / "weak.yaml", Side(network("resnet20"))
+    path.write_text(yaml.safe_dump(load_recipe("fast", epsilon=4 / 255).to_dict()))
+    setup = Setup(recipe=str(path))
+    run = write(tmp_path, side.network, 0, 0.7, {"ifgsm20": 0.7}, epsilon=4 / 255, setup=setup)
+    assert evidence(tmp_path, setup).measured(side, "ifgsm20") is None
+    run = write(tmp_path, side.network, 1, 0.7, {"ifgsm20": 0.4}, setup=setup)
+    assert list(run.results.sections()) == ["best at epsilon 0.0313725"]  # as evaluate calls it
+    found = evidence(tmp_path, setup)
+    assert found.measured(side, "ifgsm20").seeds == (1,)
+    caption = found.table(load_paper().tables["table2"]).caption
+    assert "epsilon = 8/255, as in the paper; robust training by 4/255." in caption
+    assert "epsilon = 8/255, as in the paper." in SETUP.caption
+    assert "epsilon = 8/255, as in the paper" in contents_of([run]).tables[0].caption
+
+
 @pytest.mark.parametrize(
     ("gain", "decision"), [(0.0, "holds"), (0.02, "undecided"), (0.06, "fails")]
 )
@@ -306,6 +346,117 @@ def test_about_zero_is_said_of_one_network(tmp_path, share, decision):
     assert verdict.decision == decision
     assert verdict.paper_effect == 0.02
     assert len(verdict.runs) == 2
+
+
+def test_seeds_of_different_precisions_are_of_one_kind(tmp_path):
+    """In tables and in claims alike, on one network and on two; and it is said."""
+    words = "Trained in different precisions: 32, bf16."
+    for seed, precision in enumerate(("bf16", "32")):
+        for model in ("en1_resnet20", "resnet20"):
+            write(tmp_path, network(model), seed, 0.7, precision=precision)
+        natural = network("en2_resnet20", "natural")
+        write(tmp_path, natural, seed, 0.9, {"ifgsm20": 0.0}, precision=precision)
+    found = evidence(tmp_path)
+    assert found.measured(Side(network("resnet20")), "natural").seeds == (0, 1)
+    assert f"ResNet20: {words}" in found.table(load_paper().tables["table2"]).caption
+    two_sided = found.verdict(load_claims()[NOISE])
+    alone = found.verdict(load_claims()[MASKING])
+    assert (two_sided.decision, alone.decision) == ("undecided", "holds")
+    assert words in two_sided.note
+    assert words in alone.note
+
+
+def test_a_group_that_is_none_hinders_one_claim_alone(tmp_path):
+    """Two seeds of the same weights are one training."""
+    for seed in range(2):
+        run = write(tmp_path, network("en2_resnet20", "natural"), seed, 0.9, {"ifgsm20": 0.0})
+        stored = json.loads((run.folder / "evaluation.json").read_text())
+        stored["best"]["weights"] = "of one training"
+        (run.folder / "evaluation.json").write_text(json.dumps(stored))
+    two(tmp_path, 0.8, 0.7)
+    claims = collect("claims", "--recipe", "fast", "--out", tmp_path)["claims"]
+    assert claims[MASKING]["decision"] == "not comparable"
+    assert "hold the same weights" in claims[MASKING]["note"]
+    assert claims[NOISE]["decision"] == "holds"
+
+
+def doctored(run, change):
+    """Change what a run's evaluation.json says of all its accuracies."""
+    stored = json.loads((run.folder / "evaluation.json").read_text())
+    for entry in (stored["best"]["natural"], *stored["best"]["robust"].values()):
+        change(entry)
+    (run.folder / "evaluation.json").write_text(json.dumps(stored))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda e: e.update(images=9), "is of 9 images, its scores are of 2000"),
+        (lambda e: e.update(data="0"), "and its scores are of different images"),
+        (lambda e: e["circumstances"].update(data_name="cifar100"), "is on cifar100, it was train"),
+    ],
+)
+def test_scores_are_of_the_images_that_the_accuracy_is_of(tmp_path, change, words):
+    side = Side(network("en2_resnet20", "natural"))
+    for seed in range(2):
+        run = write(tmp_path, side.network, seed, 0.9, {"ifgsm20": 0.0})
+        doctored(run, change)
+    found = evidence(tmp_path)
+    assert found.measured(side, "ifgsm20") is None
+    verdict = found.verdict(load_claims()[MASKING])
+    assert verdict.decision == "not comparable"
+    assert words in verdict.note
+    good = write(tmp_path, side.network, 2, 0.9, {"ifgsm20": 0.0})
+    assert evidence(tmp_path).measured(side, "ifgsm20").runs == (good.folder,)
+
+
+def test_seeds_on_different_images_are_not_averaged(tmp_path):
+    side = Side(network("en2_resnet20", "natural"))
+    for seed in range(2):
+        write(tmp_path, side.network, seed, 0.9, {"ifgsm20": 0.0}, data=f"images {seed}")
+    found = evidence(tmp_path)
+    assert found.measured(side, "ifgsm20") is None
+    verdict = found.verdict(load_claims()[MASKING])
+    assert verdict.decision == "not comparable"
+    assert "was measured on different images" in verdict.note
+
+
+def test_a_training_counts_once(tmp_path):
+    side = Side(network("resnet20"))
+    for seed in range(2):
+        run = write(tmp_path, side.network, seed, 0.7)
+        stored = json.loads((run.folder / "evaluation.json").read_text())
+        stored["best"]["weights"] = "of one training"
+        (run.folder / "evaluation.json").write_text(json.dumps(stored))
+    found = evidence(tmp_path)
+    assert found.measured(side, "natural").seeds == (0,)
+    assert "hold the same weights" in found.table(load_paper().tables["table2"]).caption
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "evaluation.json", "scores.safetensors"])
+def test_a_run_that_cannot_be_read_is_named_and_left_out(tmp_path, name, capsys):
+    """In tables and claims; also a config.yaml of somebody else."""
+    two(tmp_path, 0.8, 0.7)
+    bad = tmp_path / SETUP.place(network("resnet20"), 1)
+    (bad / name).write_bytes(b"x: 1" if name == "config.yaml" else (bad / name).read_bytes()[:20])
+    found = collect("table2", "claims", "--recipe", "fast", "--out", tmp_path)
+    assert found["tables"]["table2"]["rows"][0]["cells"][0]["measured"]["seeds"] == [0, 2]
+    assert found["claims"][NOISE]["decision"] == "holds"
+    assert found["claims"][NOISE]["seeds"] == [0, 2]
+    assert f"{bad} is left out" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_caption_says_how_many_images_were_measured(tmp_path):
+    """Not how many were asked for: runs of before have their own number."""
+    write(tmp_path, network("resnet20"), 0, 0.7, {"fgsm": 0.5})
+    for setup in (SETUP, Setup(recipe="fast", limit=20, strongest=4)):
+        caption = evidence(tmp_path, setup).table(load_paper().tables["table2"]).caption
+        assert f"Test images measured: natural {IMAGES}, fgsm {IMAGES}." in caption
+        assert "are attacked" not in caption
+    assert (
+        "Test images"
+        not in evidence(tmp_path / "none").table(load_paper().tables["table2"]).caption
+    )
 
 
 def test_comparable_is_within_a_bound(tmp_path):

@@ -102,7 +102,8 @@ def command(
     hindered = [v.note for v in contents.verdicts if v.decision == "not comparable"]
     for sentence in dict.fromkeys([*hindered, *contents.remarks]):
         say(sentence, error=True)
-    say(f"{len(written)} files in {work.results}, of all runs of this recipe")
+    files = "1 file" if len(written) == 1 else f"{len(written)} files"
+    say(f"{files} in {work.results}, of all runs of this recipe")
 
 
 def _refuse(option: str, given: dict[str, Any], others: str) -> None:

@@ -203,7 +203,7 @@ class _Clocked:
             return images * predictions
         attacked = job.source or job.network
         config = setup.config(attacked, 0)
-        attack = paper_attack(setup.attack(metric), config.recipe.epsilon, eot_of(config))
+        attack = paper_attack(setup.attack(metric), setup.epsilon, eot_of(config))
         passes = attack.forward_passes()
         return images * (passes * self.speed(attacked).gradient + predictions)
 

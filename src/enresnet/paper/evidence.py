@@ -16,16 +16,23 @@ from torch import Tensor
 from enresnet.evaluation import Comparison, ComparisonTable, compare_groups, group_accuracy
 from enresnet.evaluation.results_folder import SCORES
 from enresnet.paper.claims import METRIC_WORDS, Claim, Side
+from enresnet.paper.evidence_words import (
+    images_words,
+    networks_in,
+    networks_of,
+    precision_notes,
+    trained_otherwise_words,
+)
 from enresnet.paper.measurement import Measurement, score_key, section_of
-from enresnet.paper.published import Metric, Network, PublishedTable, load_paper
+from enresnet.paper.published import Metric, PublishedTable, load_paper
 from enresnet.paper.run_index import RunIndex
+from enresnet.paper.usable_runs import UsableRuns, usable_runs
 from enresnet.report.contents import Cell, Contents, Drawing, Measured, Row, Table, Verdict
 from enresnet.training import Run, compare
-from enresnet.training.run_groups import RunGroup
+from enresnet.training.run_groups import RunGroup, precision_words
 
 ONE_SEED = "Fewer than two pairs of seeds: this is said of these weights, not of the training."
 NO_PAIR = "No seed was run of both networks: this is said of these weights, not of the training."
-MOST_NAMED = 3  # runs in a sentence
 
 
 class Evidence:
@@ -37,6 +44,7 @@ class Evidence:
 
     def __init__(self, index: RunIndex) -> None:
         self.index, self.setup = index, index.setup
+        self._known: dict[tuple[Side, Metric], UsableRuns] = {}
         self._compared: dict[tuple[object, ...], ComparisonTable | str] = {}
 
     def contents(
@@ -48,11 +56,12 @@ class Evidence:
         """Return what the runs say of tables and claims, and what a reader must know of them."""
         shown = tuple(map(self.table, tables))
         verdicts = tuple(map(self.verdict, claims))
-        networks = [n for table in tables for n in _networks(table)]
-        networks += [n for claim in claims for side in claim.sides for n in _of_side(side)]
-        remarks = [str(choice) for choice in self.index.choices(networks)]
+        networks = [n for table in tables for n in networks_in(table)]
+        networks += [n for claim in claims for side in claim.sides for n in networks_of(side)]
+        remarks = [*self.index.skipped, *map(str, self.index.choices(networks))]
+        remarks += dict.fromkeys(r for one in self._known.values() for r in one.remarks)
         for way, runs in self.index.trained_otherwise(networks).items():
-            remarks.append(_found_but(self.setup.name, way, runs))
+            remarks.append(trained_otherwise_words(self.setup.name, way, runs))
         return Contents(shown, verdicts, tuple(drawings), tuple(remarks))
 
     def table(self, published: PublishedTable) -> Table:
@@ -71,9 +80,18 @@ class Evidence:
                 for metric in metrics
             ]
             rows.append(Row(row.title, row.network.model, tuple(cells)))
-        choices = map(str, self.index.choices(_networks(published)))
-        caption = " ".join([f"{published.where} of the paper. {self.setup.caption}", *choices])
-        return Table(published.key, published.title, published.data, tuple(rows), caption)
+        notes = [f"{published.where} of the paper. {self.setup.caption}"]
+        notes += filter(None, [images_words(rows)])
+        notes += map(str, self.index.choices(networks_in(published)))
+        notes += precision_notes(rows)
+        sides = [Side(row.network, row.source) for row in published.rows]
+        found = [r for side in sides for m in metrics for r in self._usable(side, m).remarks]
+        notes += dict.fromkeys(found)
+        caption = " ".join(notes)
+        comparable = not self.setup.smoke
+        return Table(
+            published.key, published.title, published.data, tuple(rows), caption, comparable
+        )
 
     def _metrics(self, published: PublishedTable) -> tuple[Metric, ...]:
         """Return the columns of a table: also the strongest attack, if it is asked for or there."""
@@ -98,9 +116,18 @@ class Evidence:
         """Return what the runs say of a claim."""
         sides = [self._runs(side, claim.metric) for side in claim.sides]
         notes = ["Of a smoke run: it means nothing."] if self.setup.smoke else []
-        notes += map(str, self.index.choices(n for s in claim.sides for n in _of_side(s)))
+        notes += map(str, self.index.choices(n for s in claim.sides for n in networks_of(s)))
+        for runs in sides:
+            notes += filter(None, [precision_words(list(runs.values()))])
         if not all(sides):
             return _verdict(claim, self._unusable(claim), notes)
+        usable = [self._usable(side, claim.metric) for side in claim.sides]
+        notes += dict.fromkeys(sentence for one in usable for sentence in one.left_out)
+        if conflict := next((one.conflict for one in usable if one.conflict), ""):
+            folders = tuple(run.folder for runs in sides for run in runs.values())
+            seeds = tuple(dict.fromkeys(seed for runs in sides for seed in runs))
+            words = f"Not comparable: {conflict}."
+            return _verdict(claim, _Found(None, None, None, None, seeds, folders, words), notes)
         if claim.second is None:
             return _verdict(claim, self._alone(claim, sides[0]), notes)
         common = [seed for seed in sides[0] if seed in sides[1]]
@@ -108,26 +135,23 @@ class Evidence:
         sides = [{s: side[s] for s in some} for side, some in zip(sides, chosen, strict=True)]
         return _verdict(claim, self._two(claim, sides[0], sides[1]), notes)
 
+    def _usable(self, side: Side, metric: Metric) -> UsableRuns:
+        """Return the runs of a network that have a metric measured, and why others do not count."""
+        key = (side, metric)
+        if key not in self._known:
+            self._known[key] = usable_runs(self.index, side, metric)
+        return self._known[key]
+
     def _runs(self, side: Side, metric: Metric) -> dict[int, Run]:
         """Return the runs by seed that have a metric measured."""
-        found: dict[int, Run] = {}
-        for seed in self.index.seeds(side.network):
-            run, source = self.index.find(side.network, seed), None
-            if side.source is not None:
-                source = self.index.find(side.source, seed)
-                if source is None:
-                    continue
-            assert run is not None
-            if Measurement(self.setup, run, side.source, source).has_scores(metric):
-                found[seed] = run
-        return found
+        return self._usable(side, metric).runs
 
     def _scores(self, runs: Mapping[int, Run], side: Side, metric: Metric) -> dict[str, Tensor]:
         """Return the scores of the images that all runs have, by seed."""
         found: dict[str, Tensor] = {}
         for seed, run in runs.items():
             counts, about = run.results.scores()
-            key = score_key(self.setup, side.source, metric)
+            key = score_key(self.setup, run, side.source, metric)
             found[str(seed)] = counts[key].double() / about[key]["draws"]
         images = min(map(len, found.values()))
         return {seed: scores[:images] for seed, scores in found.items()}
@@ -153,6 +177,8 @@ class Evidence:
     def _why(self, side: Side, metric: Metric, trained: Sequence[tuple[int, Run]]) -> str:
         """Return why a network has no accuracy, although it is trained."""
         what = f"the {METRIC_WORDS[metric]} of {side}"
+        if remarks := self._usable(side, metric).remarks:
+            return f"Not comparable: {' '.join(remarks)}"
         for seed, run in trained:
             source = None if side.source is None else self.index.find(side.source, seed)
             if Measurement(self.setup, run, side.source, source).entry(metric) is not None:
@@ -169,7 +195,12 @@ class Evidence:
         effect, low, high = group_accuracy(scores)
         note, p_value = ONE_SEED, None
         if len(runs) > 1:
-            RunGroup.of(folders)  # raises if they differ in more than their seed
+            try:
+                section = section_of(self.setup, next(iter(runs.values())), claim.first.source)
+                RunGroup.of(folders, section=section)
+            except ValueError as error:  # one claim is not decided, the others are
+                reason = f"Not comparable: {str(error).splitlines()[0]}."
+                return _Found(None, None, None, None, tuple(runs), folders, reason)
             nothing = {seed: 0 * one for seed, one in scores.items()}
             note, p_value = "", _p_value(claim, scores, nothing)
         return _Found(effect, low, high, p_value, tuple(runs), folders, note)
@@ -178,7 +209,12 @@ class Evidence:
         """Return the effect of one network over another."""
         assert claim.second is not None
         folders = [[run.folder for run in side.values()] for side in (first, second)]
-        found = self._comparison(folders, [section_of(s.source) for s in claim.sides])
+        firsts = [next(iter(runs.values())) for runs in (first, second)]  # all of a side are alike
+        sections = [
+            section_of(self.setup, run, side.source)
+            for run, side in zip(firsts, claim.sides, strict=True)
+        ]
+        found = self._comparison(folders, sections)
         runs, name = (*folders[0], *folders[1]), self.setup.attack(claim.metric)
         seeds = tuple(seed for seed in first if seed in second) or tuple({**first, **second})
         if isinstance(found, str) or name not in found.compared:
@@ -265,25 +301,4 @@ def _verdict(claim: Claim, found: _Found | None, known: Sequence[str]) -> Verdic
         found.seeds,
         found.runs,
         " ".join(filter(None, [*notes, found.note])),
-    )
-
-
-def _networks(table: PublishedTable) -> list[Network]:
-    """Return the networks of a table, and those that attacks of its rows see."""
-    return [n for row in table.rows for n in _of_side(Side(row.network, row.source))]
-
-
-def _of_side(side: Side) -> tuple[Network, ...]:
-    return (side.network,) if side.source is None else (side.network, side.source)
-
-
-def _found_but(recipe: str, way: str, runs: Sequence[Run]) -> str:
-    """Return a sentence on runs that do not count."""
-    one = len(runs) == 1
-    folders = ", ".join(str(run.folder) for run in runs[:MOST_NAMED])
-    more = f" and {len(runs) - MOST_NAMED} more" if len(runs) > MOST_NAMED else ""
-    return (
-        f"{len(runs)} run{'' if one else 's'} of {'a network' if one else 'networks'} shown as not "
-        f"run {'does' if one else 'do'} not count, trained in another way than recipe {recipe}: "
-        f"{way} ({folders}{more})."
     )

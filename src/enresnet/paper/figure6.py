@@ -82,12 +82,15 @@ class Grid:
         return [self.classes[int(number)] for number in numbers]
 
 
-def attack_images(runs: Mapping[str, Run], attacks: Sequence[str], *, seed: int) -> Grid:
+def attack_images(
+    runs: Mapping[str, Run], attacks: Sequence[str], *, epsilon: float, seed: int
+) -> Grid:
     """Attack test images on each network, and ask it, until enough of them fool all.
 
     Args:
         runs: The runs of the networks, by the name that is shown.
         attacks: The names of the attacks.
+        epsilon: How far they may move a pixel.
         seed: Fixes noise and attacks.
     """
     models: dict[str, nn.Module] = {}
@@ -107,7 +110,7 @@ def attack_images(runs: Mapping[str, Run], attacks: Sequence[str], *, seed: int)
             made = {CLEAN: images}
             for attack in attacks:
                 eot = EOT if noisy[name] else 1
-                one = attack_at(attack, first.recipe.epsilon, eot=eot, seed=seed)
+                one = attack_at(attack, epsilon, eot=eot, seed=seed)
                 made[attack] = one(model, images, labels, progress=False)
             for kind, pictures in made.items():
                 draws = DRAWS if noisy[name] else 1

@@ -134,5 +134,7 @@ def _figure6(index: RunIndex) -> _Made | None:
     if len(runs) < len(GRID):
         return None
     attacks = [index.setup.attack("ifgsm20"), index.setup.attack("cw")]
-    grid = attack_images(dict(zip(map(paper_name, GRID), runs, strict=True)), attacks, seed=seed)
-    return _Made(grid.figure(), grid.caption, tuple(run.folder for run in runs), grid.to_json())
+    shown = dict(zip(map(paper_name, GRID), runs, strict=True))
+    grid = attack_images(shown, attacks, epsilon=index.setup.epsilon, seed=seed)
+    caption = f"{grid.caption} {index.setup.epsilon_words}"
+    return _Made(grid.figure(), caption, tuple(run.folder for run in runs), grid.to_json())

@@ -33,14 +33,20 @@ BUDGET = 1000  # gradients an image, of the strongest attack
 SEED = 0  # of attacks and noise: the same images for all networks
 
 
-def section_of(source: Network | None) -> str:
-    """Return the section of evaluation.json that accuracies belong to."""
-    return SECTION if source is None else f"{SECTION}, blind from {source.key}"
+def section_of(setup: Setup, run: Run, source: Network | None = None) -> str:
+    """Return the section of evaluation.json that accuracies of a run belong to.
+
+    A run that was trained at another epsilon than it is measured at has a section with that in its
+    name, as ``enresnet evaluate RUN --epsilon`` calls it.
+    """
+    own = SECTION if source is None else f"{SECTION}, blind from {source.key}"
+    usual = run.config.recipe.epsilon == setup.epsilon
+    return own if usual else f"{own} at epsilon {setup.epsilon:.6g}"
 
 
-def score_key(setup: Setup, source: Network | None, metric: Metric) -> str:
+def score_key(setup: Setup, run: Run, source: Network | None, metric: Metric) -> str:
     """Return the name of a metric's scores in a run's folder."""
-    return f"{section_of(source)}/{setup.attack(metric)}"
+    return f"{section_of(setup, run, source)}/{setup.attack(metric)}"
 
 
 class Measurement:
@@ -62,7 +68,7 @@ class Measurement:
     ) -> None:
         self.setup, self.run = setup, run
         self.source, self._attacked = source, source_run or run
-        self.section = section_of(source)
+        self.section = section_of(setup, run, source)
 
     def entry(self, metric: Metric) -> dict[str, Any] | None:
         """Return what is kept of a metric, if weights and attack are those that are wanted."""
@@ -84,7 +90,7 @@ class Measurement:
 
     def has_scores(self, metric: Metric) -> bool:
         """Return whether a metric is measured, and the scores of the images are there."""
-        key = score_key(self.setup, self.source, metric)
+        key = score_key(self.setup, self.run, self.source, metric)
         return self.entry(metric) is not None and key in self.run.results.scores()[0]
 
     def missing(self, metrics: Iterable[Metric]) -> list[Metric]:
@@ -120,7 +126,7 @@ class Measurement:
             self._measure(session, some)
 
     def _measure(self, session: Session, metrics: Sequence[Metric]) -> None:
-        epsilon, options = self.run.config.recipe.epsilon, session.options
+        epsilon, options = self.setup.epsilon, session.options
         chosen = [
             ChosenAttack(name, self._attack(metric), epsilon, name)
             for metric in metrics
@@ -170,7 +176,7 @@ class Measurement:
         return eot_of(self._attacked.config)
 
     def _attack(self, metric: Metric) -> Attack:
-        return paper_attack(self.setup.attack(metric), self.run.config.recipe.epsilon, self._eot)
+        return paper_attack(self.setup.attack(metric), self.setup.epsilon, self._eot)
 
 
 def eot_of(config: RunConfig) -> int:

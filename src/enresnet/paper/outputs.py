@@ -17,8 +17,9 @@ CLAIMS_CAPTION = (
     "Effects are in points, with 95 % intervals over pairs of seeds and images; over images alone "
     "with fewer than two pairs. A claim holds if the whole interval is where the claim says, fails "
     "if it is elsewhere, and is undecided otherwise, and wherever there are fewer than two pairs. "
-    "The p-value is that of an effect at the edge of what is claimed. Each claim is a test of its "
-    "own: one in twenty errs by chance."
+    "The p-value is that of an effect at the edge of what is claimed; with fewer than two pairs "
+    "it is over images alone, says something of these weights only, and decides nothing. Each "
+    "claim is a test of its own: one in twenty errs by chance."
 )
 
 
@@ -29,23 +30,24 @@ def table_rows(table: Table) -> list[Row]:
         {
             "network": row.title,
             "accuracy": "natural" if cell.metric == "natural" else f"under {cell.metric}",
-            **_cell(cell, notes),
+            **_cell(cell, notes, comparable=table.comparable),
         }
         for row in table.rows
         for cell in row.cells
     ]
 
 
-def _cell(cell: Cell, notes: Sequence[str]) -> Row:
+def _cell(cell: Cell, notes: Sequence[str], *, comparable: bool) -> Row:
     mark = f" [{notes.index(cell.note) + 1}]" if cell.note else ""
     paper = "" if cell.paper is None else f"{cell.paper:.2f}{mark}"
     found = cell.measured
     if found is None:
         return {"paper": paper, "ours": "not run", "difference": "", "seeds": "", "images": ""}
+    difference = comparable and cell.paper is not None
     return {
         "paper": paper,
         "ours": f"{found.mean:.2f} ({found.low:.2f}-{found.high:.2f})",
-        "difference": "" if cell.paper is None else f"{found.mean - cell.paper:+.2f}",
+        "difference": f"{found.mean - (cell.paper or 0):+.2f}" if difference else "",
         "seeds": " ".join(map(str, found.seeds)),
         "images": str(found.images),
     }

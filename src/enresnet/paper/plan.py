@@ -142,6 +142,11 @@ def make_plan(
     for job in list(found.values()):
         for network in job.needs:
             found.setdefault((network, None, job.seed), Job(network, job.seed))
+    if data and not found and (tables := tables_in(wanted)):
+        there = ", ".join(f"{table.key} is on {table.data}" for table in tables)
+        raise ValueError(
+            f"data leaves nothing to do, found {' '.join(data)}: {there}; name that data"
+        )
     jobs = sorted(found.values(), key=lambda job: job.stage)
     rows = {job.row for job in jobs}
     names = rows | {job.network.model for job in jobs}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
 from importlib import resources
 from typing import Any, Literal, get_args
@@ -203,6 +204,11 @@ class Paper:
     parameters: Mapping[str, float]
     contradictions: tuple[Contradiction, ...]
     settings: Mapping[str, Any]
+
+    @property
+    def epsilon(self) -> float:
+        """How far the attacks of the paper may move a pixel."""
+        return float(Fraction(self.settings["epsilon"]))
 
     def cells(self) -> Iterator[PublishedCell]:
         """Yield all published accuracies, table by table."""

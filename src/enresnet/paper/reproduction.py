@@ -115,6 +115,8 @@ class Reproduction:
         """
         if self._collect:
             return
+        for sentence in self.index.skipped:  # before its network is trained anew
+            say(sentence)
         for number, job in enumerate(self.jobs, start=1):
             place = f"[{number}/{len(self.jobs)}]"
             self._do(job, callbacks, partial(_say_at, say, place))
@@ -187,11 +189,19 @@ class Reproduction:
         They are of all seeds that there are, unless the setup names some; nothing is trained.
         """
         evidence = self._evidence(any_seed=not self.setup.seeds_named)
-        return evidence.contents(
-            tables_in(self._targets, self._data),
-            claims_in(self._targets, self._data),
-            self._drawings(self._targets),
+        drawings = self._drawings(self._targets)
+        found = evidence.contents(
+            tables_in(self._targets, self._data), claims_in(self._targets, self._data), drawings
         )
+        there = {drawing.key for drawing in drawings}
+        missing = [key for key in FIGURES if key in self._targets and key not in there]
+        if not (self._collect and missing):
+            return found
+        words = (
+            f"{' and '.join(missing)} {'was' if len(missing) == 1 else 'were'} not drawn before, "
+            "and --collect draws nothing: leave it out to train what is missing, and draw"
+        )
+        return replace(found, remarks=(*found.remarks, words))
 
     def write(self) -> list[Path]:
         """Write JSON, Markdown and LaTeX of what was asked for, and the page; return the files.

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from enresnet.paper.measurement import Measurement
 from enresnet.paper.published import METRICS, TRAININGS, Network
 from enresnet.paper.setup import PARTNER, Setup
 from enresnet.training import Run, RunConfig
 from enresnet.training.recipe import name_of
-from enresnet.training.run_config import plain_config
-
-# Fields of a configuration that do not make a run another one.
-FREE = {"seed", "precision", "fingerprint", "classes", "parts", "weights", "recipe.memory"}
+from enresnet.training.run_groups import kind_of
 
 
 @dataclass(frozen=True)
@@ -61,12 +57,14 @@ class RunIndex:
         self.setup, self.out = setup, out
         self._any_seed = any_seed
         self._runs: dict[Path, Run] = {}  # by their folders, resolved
+        self._skipped: dict[Path, str] = {}
         for folder in others:
             if not folder.is_dir():
                 raise FileNotFoundError(f"there is no folder {folder}; name one that holds runs")
         for folder in (out, *others):
-            for run in _runs_in(folder):
-                self._runs.setdefault(run.folder.resolve(), run)
+            for path in sorted(folder.rglob("config.yaml")):
+                if (run := self._opened(path.parent)) is not None:
+                    self._runs.setdefault(run.folder.resolve(), run)
         self._own = True  # whether its own folder counts too
         self._found: dict[tuple[Network, int], Run] = {}
         self._choices: dict[tuple[Network, int], Choice] = {}
@@ -77,9 +75,25 @@ class RunIndex:
         index = cls.__new__(cls)
         index.setup, index.out = setup, Path()
         index._runs = {run.folder.resolve(): run for run in runs}
-        index._own, index._any_seed = False, True
+        index._own, index._any_seed, index._skipped = False, True, {}
         index._found, index._choices = {}, {}
         return index
+
+    @property
+    def skipped(self) -> list[str]:
+        """A sentence on each folder that looks like a run and cannot be read."""
+        return list(self._skipped.values())
+
+    def _opened(self, folder: Path) -> Run | None:
+        """Return the run in a folder; None if it cannot be read."""
+        try:
+            run = Run.open(folder)
+            _ = run.finished  # reads the rest of what the index needs
+        except Exception as error:  # whatever is wrong with one folder, the others are read
+            words = " ".join(str(error).split())
+            self._skipped[folder.resolve()] = f"{folder} is left out: {words}"
+            return None
+        return run
 
     def folder(self, network: Network, seed: int) -> Path:
         """Return where a run is trained, if it is not there yet."""
@@ -99,7 +113,8 @@ class RunIndex:
         """Return all finished runs of a network and a seed, that in its own place first."""
         own = self.folder(network, seed)
         there = self._own and (own / "config.yaml").is_file()
-        runs = {own.resolve(): Run.open(own)} if there else {}
+        opened = self._opened(own) if there else None
+        runs = {} if opened is None else {own.resolve(): opened}
         runs |= {place: run for place, run in self._runs.items() if place not in runs}
         wanted = self.setup.config(network, seed)
         return [
@@ -130,7 +145,10 @@ class RunIndex:
     def _measured(self, run: Run) -> tuple[int, int]:
         """Return how much of a run is measured: what tables of white-box attacks use, and all."""
         own = Measurement(self.setup, run)
-        return sum(own.has_scores(metric) for metric in METRICS), len(run.results.scores()[0])
+        try:
+            return sum(own.has_scores(metric) for metric in METRICS), len(run.results.scores()[0])
+        except ValueError:  # damaged: any other counts before it
+            return -1, -1
 
     @property
     def found(self) -> list[Run]:
@@ -173,14 +191,6 @@ class RunIndex:
         return f"recipe {name}" if name else f"{recipe.epochs} epochs of {recipe.objective}"
 
 
-def _runs_in(folder: Path) -> list[Run]:
-    return [Run.open(path.parent) for path in sorted(folder.rglob("config.yaml"))]
-
-
 def alike(config: RunConfig, wanted: RunConfig) -> bool:
     """Return whether a run was trained as it is wanted, whatever its seed."""
-    return _deciding(config) == _deciding(wanted)
-
-
-def _deciding(config: RunConfig) -> dict[str, Any]:
-    return {name: value for name, value in plain_config(config).items() if name not in FREE}
+    return kind_of(config) == kind_of(wanted)

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from enresnet.common import checks
+from enresnet.common.text import brief
 from enresnet.paper import smoke
-from enresnet.paper.published import Metric, Network, Training
+from enresnet.paper.published import Metric, Network, Training, load_paper
 from enresnet.training import Recipe, RunConfig, load_recipe
 from enresnet.training.recipe import name_of
 
@@ -41,7 +42,8 @@ class Setup:
 
     Raises:
         TypeError: A number is not an integer.
-        ValueError: A number is out of range, a seed is given twice, or a recipe is unknown.
+        ValueError: A number is out of range, a seed is given twice, or a recipe is unknown or
+            trains otherwise than its place in the tables says.
 
     Example::
 
@@ -80,6 +82,8 @@ class Setup:
         checks.integer("strongest", self.strongest, low=0)
         checks.integer("draws", self.draws, low=1)
         loaded = self.recipes or _load(self.recipe, self.natural_recipe)
+        for option, recipe in zip(("recipe", "natural_recipe"), loaded, strict=True):
+            _check_role(option, recipe)
         object.__setattr__(self, "_loaded", loaded)
 
     @property
@@ -169,21 +173,31 @@ class Setup:
         return smoke.DRAWS if self.smoke else self.draws
 
     @property
+    def epsilon(self) -> float:
+        """How far attacks may move a pixel: as in the paper, whatever networks are trained at."""
+        return self._loaded[0].epsilon if self.smoke else load_paper().epsilon
+
+    @property
+    def epsilon_words(self) -> str:
+        """A sentence on how far attacks may move a pixel."""
+        words = f"All attacks but C&W may move a pixel by epsilon = {brief(self.epsilon)}"
+        if self.smoke:
+            return f"{words}; in the paper by {brief(load_paper().epsilon)}."
+        trained = self.recipe_for("robust").epsilon
+        other = "" if trained == self.epsilon else f"; robust training by {brief(trained)}"
+        return f"{words}, as in the paper{other}."
+
+    @property
     def caption(self) -> str:
         """How the figures came about, in sentences."""
         if self.smoke:
-            return smoke.CAPTION
+            return f"{smoke.CAPTION} {self.epsilon_words}"
         recipe, natural = self.recipe_for("robust"), self.recipe_for("natural")
-        number = "All" if self.limit is None else str(self.limit)
-        strongest = (
-            f" (by the strongest attack: {self.images('strongest')})" if self.strongest else ""
-        )
-        attacked = "" if self.recipes else f" {number} test images are attacked{strongest}."
         return (
             f"Robust training: recipe {self.name}, {recipe.epochs} epochs of {recipe.objective}; "
             f"natural training: recipe {self.natural_name}, {natural.epochs} epochs. "
             "The paper: 200 epochs of PGD-10. Gradients of networks with noise are averaged over 5 "
-            f"draws, as in the paper.{attacked} Means over the seeds, with "
+            f"draws, as in the paper. {self.epsilon_words} Means over the seeds, with "
             "95 % intervals over seeds and images; with one seed, over images alone."
         )
 
@@ -192,6 +206,30 @@ def _load(robust: str, natural: str) -> tuple[Recipe, Recipe]:
     if robust == smoke.NAME:
         return smoke.smoke_recipe(), smoke.smoke_recipe("natural")
     return load_recipe(robust), load_recipe(natural)
+
+
+def _check_role(option: str, recipe: Recipe) -> None:
+    """Raise if tables would show networks of a recipe under a heading that is not theirs."""
+    natural = option == "natural_recipe"
+    if natural and recipe.objective != "natural":
+        wrong = f"objective {recipe.objective}"
+        do = "name a recipe with objective natural, such as natural or natural_fast"
+    elif not natural and recipe.objective == "natural":
+        wrong = "objective natural"
+        do = "name one that trains on attacked images, such as paper or fast, or use natural_recipe"
+    elif not natural and recipe.objective == "trades":
+        wrong = "objective trades"
+        do = "name another, such as paper; rows of TRADES get its schedule with that objective"
+    elif recipe.noise == 0:
+        wrong = "noise 0"
+        do = "give it noise, such as 0.1; rows without noise leave it out themselves"
+    elif recipe.weight_step:
+        wrong = f"weight_step {recipe.weight_step:g}"
+        do = "set it to 0; rows with learned weights have it themselves"
+    else:
+        return
+    how = "naturally" if natural else "robustly"
+    raise ValueError(f"{option} must train networks {how}, with noise; found {wrong}: {do}")
 
 
 def _folder_name(name: str, recipe: Recipe) -> str:

@@ -79,6 +79,7 @@ class Table:
         data: The data set.
         rows: Its networks.
         caption: How the figures came about: recipe, attacks, what is smaller than in the paper.
+        comparable: Whether ours may be set against the paper's; otherwise no difference is shown.
     """
 
     key: str
@@ -86,6 +87,7 @@ class Table:
     data: str
     rows: tuple[Row, ...]
     caption: str = ""
+    comparable: bool = True
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,7 @@ def _table(number: int, table: Table, anchors: Mapping[Path, str]) -> TableView:
                 marks[cell.note] = _letter(len(marks))
         found = [by_metric.get(metric.name) for metric in metrics]
         cells = [
-            None if one is None else _cell(one, marks.get(one.note, ""), seeds, anchors)
+            None if one is None else _cell(one, table, marks.get(one.note, ""), seeds, anchors)
             for one in found
         ]
         shown = ", ".join(map(str, seeds))
@@ -167,11 +167,13 @@ def _table(number: int, table: Table, anchors: Mapping[Path, str]) -> TableView:
 
 
 def _cell(
-    cell: Cell, mark: str, seeds: Sequence[int], anchors: Mapping[Path, str]
+    cell: Cell, table: Table, mark: str, seeds: Sequence[int], anchors: Mapping[Path, str]
 ) -> dict[str, Any]:
     """Return one accuracy; its seeds are named where they are not all of its row."""
     ours = cell.measured
-    difference = None if ours is None or cell.paper is None else ours.mean - cell.paper
+    difference = None
+    if table.comparable and ours is not None and cell.paper is not None:
+        difference = ours.mean - cell.paper
     return {
         "paper": cell.paper,
         "ours": ours,

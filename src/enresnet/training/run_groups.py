@@ -6,11 +6,33 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from enresnet.evaluation import Evaluation
 from enresnet.evaluation.results_folder import ResultsFolder
 from enresnet.training.run import Run
-from enresnet.training.run_config import plain_config
+from enresnet.training.run_config import RunConfig, plain_config
+
+# Fields of a configuration that do not make a run one of another kind. Precision and memory are how
+# a method is computed, not another method: docs/speed.md shows that training in bfloat16 loses
+# nothing. Where runs of one side differ in precision, whoever shows them says so.
+FREE = frozenset({"seed", "parts", "fingerprint", "classes", "precision", "recipe.memory"})
+
+
+def kind_of(config: RunConfig) -> dict[str, Any]:
+    """Return what makes runs of one kind: all but their seed and how they were computed.
+
+    The one definition, of comparisons and of tables. Parts of equal weights are integrated as they
+    are by default, so such weights are left out.
+    """
+    found = {name: value for name, value in plain_config(config).items() if name not in FREE}
+    return found | {"weights": () if len(set(config.weights)) <= 1 else tuple(config.weights)}
+
+
+def precision_words(runs: Sequence[Run]) -> str:
+    """Return a sentence if runs were trained in different precisions, else ""."""
+    found = sorted({str(run.config.precision) for run in runs})
+    return f"Trained in different precisions: {', '.join(found)}." if len(found) > 1 else ""
 
 
 @dataclass(frozen=True)
@@ -21,6 +43,7 @@ class RunGroup:
     records: Mapping[str, ResultsFolder | Evaluation]
     seeded: bool  # otherwise the keys are only numbers
     commits: frozenset[str]
+    runs: tuple[Run, ...] = ()
 
     @classmethod
     def of(cls, folders: Sequence[Path], *, section: str = "best") -> RunGroup:
@@ -54,7 +77,7 @@ class RunGroup:
                 )
             records[seed] = run.results
         commits = frozenset(found for run in runs if (found := _commit(run)))
-        return cls(_named({runs[0].config.model}, len(runs)), records, True, commits)
+        return cls(_named({runs[0].config.model}, len(runs)), records, True, commits, tuple(runs))
 
     def only(self, seeds: Sequence[str]) -> RunGroup:
         """Return the runs of these seeds alone."""
@@ -77,6 +100,8 @@ def pair_by_seed(first: RunGroup, second: RunGroup) -> tuple[RunGroup, RunGroup,
     commits = sorted(first.commits | second.commits)
     if len(commits) > 1:
         notes.append(f"Trained by different commits: {', '.join(c[:12] for c in commits)}.")
+    if mixed := precision_words((*first.runs, *second.runs)):
+        notes.append(mixed)
     common = [seed for seed in first.records if seed in second.records]
     if not (first.seeded and second.seeded) or len(common) < 2:
         notes.append("No two seeds in common: the runs are compared as two groups.")
@@ -98,14 +123,13 @@ def _named(models: set[str], count: int) -> str:
 
 def _check_alike(runs: Sequence[Run]) -> None:
     """Raise if runs of a side differ in more than their seed, or share a network."""
-    free = {"seed", "parts", "fingerprint", "classes"}
-    reference = plain_config(runs[0].config)
+    reference = kind_of(runs[0].config)
     for run in runs[1:]:
-        found = plain_config(run.config)
+        found = kind_of(run.config)
         differing = [
             f"{name} {reference[name]!r} and {found[name]!r}"
             for name in reference
-            if name not in free and reference[name] != found[name]
+            if reference[name] != found[name]
         ]
         if differing:
             raise ValueError(
