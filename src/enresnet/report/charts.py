@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 WIDTH, HEIGHT = 440.0, 270.0
-LEFT, RIGHT, TOP, BOTTOM = 44.0, 14.0, 12.0, 44.0
+LEFT, RIGHT, TOP, BOTTOM = 52.0, 14.0, 12.0, 44.0
 COLOURS = 6  # in the style sheet
 MOST_ROWS = 40  # of the table of numbers below a chart
 MOST_BANDS = 2  # more of them hide each other: then intervals are bars, side by side
