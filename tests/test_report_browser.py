@@ -50,9 +50,9 @@ def test_the_page_in_a_browser(runs, tmp_path, browser):
     shown = [float(v) for v in column(".runs", 7) if v != "not run"]
     assert column(".runs", 7)[-1] == "not run"
     assert shown == sorted(shown)
-    assert len(shown) == 6
+    assert len(shown) >= 6  # more as results come
     click("runs", "ifgsm20")
-    assert [float(v) for v in column(".runs", 7)[:6]] == shown[::-1]
+    assert [float(v) for v in column(".runs", 7)[: len(shown)]] == shown[::-1]
     assert column(".runs", 7)[-1] == "not run"
     heads = browser.find_elements(By.CSS_SELECTOR, ".runs th[aria-sort]")
     assert [head.get_attribute("aria-sort") for head in heads] == ["descending"]
