@@ -1,15 +1,15 @@
 """Where a network adds a shortcut to a residual mapping.
 
-An addition counts if both terms depend on the images, have the same shape, and one of them, but for
-a linear map, is something that the other was computed from: the shortcut. A pass of example images
-tells.
+An addition counts if both terms depend on the images, have the same shape, and one of them is the
+identity or a projection of something that the other was computed from: the shortcut. A pass of
+example images tells.
 """
 
 from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor, fx, nn
 
 from enresnet.models.conversion.draws import seeded
 from enresnet.models.conversion.rewriting import rewrite
+from enresnet.models.conversion.shortcuts import NO_TENSORS, concatenates, no_residual
 from enresnet.models.conversion.source import adds_activations
 from enresnet.models.conversion.tracing import (
     UntraceableError,
@@ -33,34 +34,7 @@ _NOT_REACHED = (
     "it was not reached; if a module asks for its exact class (type(block) is ...), name it in "
     "blocks=[...]"
 )
-_NO_TENSORS = "it does not add tensors"  # as of two numbers, which no one asks about
 SIDES = (32, 64, 224)  # of example images, where none are given
-# Steps of autograd that a shortcut may take: linear in what comes in.
-_LINEAR = (
-    "Convolution",
-    "Addmm",
-    "Mm",
-    "Bmm",
-    "BatchNorm",
-    "AvgPool",
-    "MeanBackward",
-    "View",
-    "Reshape",
-    "Permute",
-    "Transpose",
-    "TBackward",
-    "Clone",
-    "Slice",
-    "Pad",
-    "MulBackward",
-    "DivBackward",
-    "ToCopy",
-    "Alias",
-    "Unsqueeze",
-    "Squeeze",
-    "Upsample",
-    "Expand",
-)
 
 
 @dataclass(frozen=True)
@@ -202,13 +176,13 @@ def find_residuals(
     found = []
     for name, kind, number in places:
         met = seen.get((name, number), [])
-        why = _no_residual(*met[0]) if met else _NOT_REACHED
+        why = no_residual(*met[0]) if met else _NOT_REACHED
         if not why:
             found.append(Residual(name, kind, number, len(met)))
-        elif why != _NO_TENSORS:
+        elif why != NO_TENSORS:
             skipped[f"{name or 'the network itself'} ({kind}), addition {number}"] = why
     if not found:
-        raise ValueError(_none_found(model, skipped, concatenates=_concatenates(logits)))
+        raise ValueError(_none_found(model, skipped, concatenates=concatenates(logits)))
     return Residuals(tuple(found), skipped)
 
 
@@ -265,60 +239,6 @@ def answer(
                     "others: example=..."
                 ) from error
     raise AssertionError("there is at least one size")
-
-
-def _no_residual(one: Any, two: Any) -> str:
-    """Return why an addition of these is no residual mapping; "" if it is one."""
-    if not isinstance(one, Tensor) or not isinstance(two, Tensor):
-        return _NO_TENSORS
-    if not one.requires_grad or not two.requires_grad:
-        return "a term does not depend on the images"
-    if one.shape != two.shape:
-        return f"its terms differ in shape, {tuple(one.shape)} and {tuple(two.shape)}"
-    if _comes_from(two, _linear_sources(one)) or _comes_from(one, _linear_sources(two)):
-        return ""
-    return "neither term is a shortcut of what the other is computed from"
-
-
-def _linear_sources(x: Tensor) -> set[Any]:
-    """Return the autograd nodes of a tensor and of what it is a linear map of, step by step."""
-    node, found = _node(x), set()
-    while node is not None:
-        found.add(node)
-        sources = [source for source, _ in node.next_functions if source is not None]
-        if len(sources) != 1 or not any(word in node.name() for word in _LINEAR):
-            break
-        node = sources[0]
-    return found
-
-
-def _comes_from(x: Tensor, sources: set[Any]) -> bool:
-    return any(node in sources for node in _steps(x))
-
-
-def _concatenates(logits: Any) -> bool:
-    """Return whether activations were concatenated on the way to the logits."""
-    if not isinstance(logits, Tensor) or not logits.requires_grad:
-        return False
-    return any("CatBackward" in node.name() for node in _steps(logits))
-
-
-def _steps(x: Tensor) -> Iterator[Any]:
-    """Yield the autograd nodes that a tensor was computed by."""
-    left, seen = [_node(x)], set()
-    while left:
-        node = left.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            yield node
-            left += [source for source, _ in node.next_functions]
-
-
-def _node(x: Tensor) -> Any:
-    """Return where a tensor stands in autograd's graph; of a leaf, where its gradient gathers."""
-    if x.grad_fn is not None:
-        return x.grad_fn
-    return x.view_as(x).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
 
 
 def _chosen(
