@@ -29,8 +29,13 @@ def of_timm(name):
 # How many residual mappings each has.
 @pytest.mark.parametrize(
     ("build", "count"),
-    [(group_norm, 8), (frozen_norm, 8), (of_timm("resnet50_gn"), 16)],
-    ids=["torchvision GroupNorm", "torchvision FrozenBatchNorm2d", "timm resnet50_gn"],
+    [(group_norm, 8), (frozen_norm, 8), (of_timm("resnet50_gn"), 16), (of_timm("dla34"), 12)],
+    ids=[
+        "torchvision GroupNorm",
+        "torchvision FrozenBatchNorm2d",
+        "timm resnet50_gn",
+        "timm dla34",
+    ],
 )
 def test_every_residual_mapping_is_found(build, count):
     try:

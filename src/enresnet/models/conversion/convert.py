@@ -19,14 +19,10 @@ from torch import Tensor, fx, nn
 from enresnet.common import checks
 from enresnet.common.randomness import checked_generator
 from enresnet.models.architecture import StdOver
-from enresnet.models.conversion.residuals import (
-    Residual,
-    Residuals,
-    answer,
-    candidates,
-    find_residuals,
-    place_of,
-)
+from enresnet.models.conversion.arguments import Given
+from enresnet.models.conversion.candidates import name_blocks, place_of
+from enresnet.models.conversion.example import answer, answer_of_copy
+from enresnet.models.conversion.residuals import Residual, Residuals, find_residuals
 from enresnet.models.conversion.rewriting import rewrite
 from enresnet.models.conversion.tracing import (
     UntraceableError,
@@ -163,7 +159,7 @@ def _check_conversion(model: nn.Module, residuals: Residuals, example: Tensor | 
         called: set[nn.Module] = set()
         for place in noise_modules(network):
             place.register_forward_hook(lambda module, *_: called.add(module))
-        logits, _ = answer(network, images)
+        logits = answer_of_copy(network, images, model)
         if any(type(place) is kind and place not in called for place in noise_modules(network)):
             return None
         return logits
@@ -174,13 +170,13 @@ def _check_conversion(model: nn.Module, residuals: Residuals, example: Tensor | 
             f"model cannot be converted: {type(model).__name__} answers otherwise without noise "
             "once the forward of blocks is traced. A module may ask for the exact class of a block "
             "(type(block) is ...), read its code, or rely on a += that changes a tensor it still "
-            f"has: {_name_blocks(model)}"
+            f"has: {name_blocks(model)}"
         )
     noisy = answer_with(_TRIED, ClonedNoise)
     if torch.equal(quiet, noisy):
         raise ValueError(
             "model cannot be converted: its logits do not change with the noise; "
-            + _name_blocks(model)
+            + name_blocks(model)
         )
     if not _agree(noisy, answer_with(_TRIED, _InPlaceNoise)):
         places = [
@@ -192,7 +188,7 @@ def _check_conversion(model: nn.Module, residuals: Residuals, example: Tensor | 
         ]
         raise ValueError(
             "model cannot be converted: its sums are read under other names, which the noise would "
-            f"not reach, in {', '.join(places)}; {_name_blocks(model)}"
+            f"not reach, in {', '.join(places)}; {name_blocks(model)}"
         )
 
 
@@ -202,13 +198,6 @@ def _agree(one: Any, two: Any) -> bool:
         return False
     scale = float(one.detach().abs().max()) if one.numel() else 0.0
     return torch.allclose(one, two, rtol=0.0, atol=1e-4 * scale)  # logits may be small
-
-
-def _name_blocks(model: nn.Module) -> str:
-    return (
-        "name the blocks whose output gets the noise, blocks=[...]; it is made of "
-        f"{', '.join(candidates(model)) or 'layers of torch alone'}"
-    )
 
 
 def with_noise(
@@ -238,11 +227,11 @@ def with_noise(
             module.register_forward_hook(_noise_after)
             continue
         try:
-            graph = traced(module)
+            graph = traced(module, Given(never=places[0].left_out))
         except UntraceableError as error:
             raise ValueError(
                 f"noise cannot be added in {place_of(name, module)}: {error}; "
-                + _name_blocks(network)
+                + name_blocks(network)
             ) from error
         nodes = additions(graph)
         added = False

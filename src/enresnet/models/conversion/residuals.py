@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, fx, nn
 
-from enresnet.models.conversion.draws import seeded
+from enresnet.models.conversion.arguments import Given, Watch
+from enresnet.models.conversion.candidates import candidates, made_of, place_of
+from enresnet.models.conversion.example import answer, answer_of_copy
 from enresnet.models.conversion.rewriting import rewrite
 from enresnet.models.conversion.shortcuts import NO_TENSORS, concatenates, no_residual
 from enresnet.models.conversion.source import adds_activations
@@ -28,13 +29,11 @@ from enresnet.models.conversion.tracing import (
     terms,
     traced,
 )
-from enresnet.models.interface import logits_of
 
 _NOT_REACHED = (
     "it was not reached; if a module asks for its exact class (type(block) is ...), name it in "
     "blocks=[...]"
 )
-SIDES = (32, 64, 224)  # of example images, where none are given
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,8 @@ class Residual:
         kind: Its class.
         number: Which of its additions, from 0; None where noise is added to its output.
         uses: How often one forward pass comes here; more than once where a module is shared.
+        left_out: The optional arguments of its ``forward`` that the network does not give: they
+            stay at their defaults.
 
     Example::
 
@@ -58,6 +59,7 @@ class Residual:
     kind: str
     number: int | None
     uses: int = 1
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,7 @@ def find_residuals(
     """
     if blocks is not None:
         return Residuals(tuple(_chosen(model, blocks, example)))
+    given, images = _watched(model, example)
     probed = copy.deepcopy(model).eval().requires_grad_(False)
     seen: dict[tuple[str, int], list[tuple[Any, Any]]] = {}
     skipped: dict[str, str] = {}
@@ -161,7 +164,7 @@ def find_residuals(
         if not may_add(module):
             continue
         try:
-            graph = traced(module)
+            graph = traced(module, given.get(name, Given()))
         except UntraceableError as error:
             if adds_activations(module):
                 skipped[place_of(name, module)] = str(error)
@@ -172,18 +175,27 @@ def find_residuals(
                 places.append((name, type(module).__name__, number))
                 _insert(module, graph, node, _Probe(seen, (name, number)))
             rewrite(module, graph)
-    logits, _ = answer(probed, example, seen)
+    logits = answer_of_copy(probed, images, model)
     found = []
     for name, kind, number in places:
         met = seen.get((name, number), [])
         why = no_residual(*met[0]) if met else _NOT_REACHED
         if not why:
-            found.append(Residual(name, kind, number, len(met)))
+            left_out = given.get(name, Given()).never
+            found.append(Residual(name, kind, number, len(met), left_out))
         elif why != NO_TENSORS:
             skipped[f"{name or 'the network itself'} ({kind}), addition {number}"] = why
     if not found:
         raise ValueError(_none_found(model, skipped, concatenates=concatenates(logits)))
     return Residuals(tuple(found), skipped)
+
+
+def _watched(model: nn.Module, example: Tensor | None) -> tuple[dict[str, Given], Tensor]:
+    """Return which optional arguments the modules are given, and images that the network takes."""
+    watched = copy.deepcopy(model).eval()
+    watch = Watch(watched)
+    _, images = answer(watched, example, watch.seen)
+    return watch.given(), images
 
 
 class _Probe(nn.Module):
@@ -205,40 +217,6 @@ def _insert(module: nn.Module, graph: fx.Graph, node: fx.Node, probe: _Probe) ->
     with graph.inserting_before(node):
         first = graph.call_module(name, terms(node))
     replace_first_term(node, first)
-
-
-def answer(
-    model: nn.Module, example: Tensor | None, seen: dict[Any, Any] | None = None
-) -> tuple[Any, Tensor]:
-    """Return a network's answer to the example, or to random images of a size that it takes.
-
-    Where it draws from global generators, the draws are always the same ones, and the generators
-    are put back. What hooks and probes have ``seen`` of images that it does not take is forgotten.
-    """
-    if example is not None:
-        sizes = [example]
-    else:
-        parameter = next(model.parameters(), None)
-        first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
-        channels = 3 if first is None else first.in_channels
-        like = torch.empty(0) if parameter is None else parameter
-        sizes = [
-            torch.rand(2, channels, side, side, generator=torch.Generator().manual_seed(0)).to(like)
-            for side in SIDES
-        ]
-    for number, images in enumerate(sizes, 1):
-        if seen is not None:
-            seen.clear()
-        try:
-            with seeded(), torch.enable_grad():
-                return logits_of(model(images.clone().requires_grad_())), images
-        except Exception as error:
-            if number == len(sizes):
-                raise ValueError(
-                    f"model fails on the example images {tuple(images.shape)}: {error}; give it "
-                    "others: example=..."
-                ) from error
-    raise AssertionError("there is at least one size")
 
 
 def _chosen(
@@ -283,12 +261,6 @@ def _uses(model: nn.Module, names: Iterable[str], example: Tensor | None) -> Cou
     return uses
 
 
-def candidates(model: nn.Module) -> list[str]:
-    """Return the classes of the network's own modules, those that seem to add first."""
-    kinds = {type(m).__name__: m for m in model.modules() if may_add(m)}
-    return sorted(kinds, key=lambda kind: (not adds_activations(kinds[kind]), kind))[:8]
-
-
 def _none_found(model: nn.Module, skipped: Mapping[str, str], *, concatenates: bool) -> str:
     words = f"model has no residual connection that could be found: {type(model).__name__}"
     if skipped:
@@ -296,11 +268,6 @@ def _none_found(model: nn.Module, skipped: Mapping[str, str], *, concatenates: b
     if concatenates:
         words += ". It concatenates activations (torch.cat), which is not a residual addition"
     return (
-        f"{words}. Where it has some, name the blocks whose output they are, blocks=[...]; it is "
-        f"made of {', '.join(candidates(model)) or 'layers of torch alone'}"
+        f"{words}. Where it has some, name the blocks whose output they are, blocks=[...]; "
+        + made_of(model)
     )
-
-
-def place_of(name: str, module: nn.Module) -> str:
-    """Return a module's name and class, for messages."""
-    return f"{name or 'the network itself'} ({type(module).__name__})"

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import inspect
 import operator
+from collections.abc import Collection
 from typing import Any
 
 import torch
 from torch import fx, nn
 
+from enresnet.models.conversion.arguments import Given, optional_arguments, stays_at_default
 from enresnet.models.conversion.draws import DrawError, no_draws
 from enresnet.models.conversion.source import TORCH_BLOCKS
 from enresnet.models.noise import NoiseInjection
@@ -33,19 +35,25 @@ class _Shallow(fx.Tracer):
         return True
 
 
-def traced(module: nn.Module) -> fx.Graph:
-    """Return the graph of a module's own ``forward``, the same in training and in evaluation."""
+def traced(module: nn.Module, given: Given = Given()) -> fx.Graph:  # noqa: B008
+    """Return the graph of a module's own ``forward``, the same in training and in evaluation.
+
+    Optional arguments that are never given stay at their defaults.
+    """
     graphs = []
     before = module.training
     try:
         for mode in (True, False):
             module.training = mode  # its own flag alone: children are not followed
             with no_draws(module):
-                graphs.append(_own_graph(module))
+                graphs.append(_own_graph(module, given.never))
+                _check_sometimes(module, given, graphs[-1])
     except DrawError as error:
         raise UntraceableError(
             "its forward draws random numbers: a trace would keep them"
         ) from error
+    except UntraceableError:
+        raise
     except Exception as error:  # anything may go wrong where a proxy stands for a tensor
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UntraceableError(f"its forward cannot be traced ({reason})") from error
@@ -53,30 +61,77 @@ def traced(module: nn.Module) -> fx.Graph:
         module.training = before
     if str(graphs[0]) != str(graphs[1]):
         raise UntraceableError("its forward differs between training and evaluation")
+    _guard(graphs[1], module, given.never)
     return graphs[1]
 
 
-def _own_graph(module: nn.Module) -> fx.Graph:
+def _own_graph(module: nn.Module, left_out: Collection[str]) -> fx.Graph:
     """Trace a module; what its ``forward`` only passes on, as **kwargs, is left out."""
     kind = type(module)
     parameters = inspect.signature(kind.forward).parameters.values()
-    open_ended = [p for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    if not open_ended:
+    named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if len(named) == len(parameters) and not left_out:
         return _Shallow().trace(module)
-    names = [p.name for p in parameters if p not in open_ended]
+    scope: dict[str, Any] = {
+        "original": kind.forward,
+        "defaults": {p.name: p.default for p in named},
+    }
     taken = ", ".join(
-        name if p.default is p.empty else f"{name}=None"
-        for name, p in zip(names, (p for p in parameters if p not in open_ended), strict=True)
+        p.name if p.default is p.empty else f"{p.name}=defaults[{p.name!r}]" for p in named
     )
-    given = ", ".join(f"{name}={name}" for name in names if name != "self")
-    scope: dict[str, Any] = {"original": kind.forward}
+    given = ", ".join(
+        p.name if p.kind is p.POSITIONAL_ONLY else f"{p.name}={p.name}"
+        for p in named[1:]
+        if p.name not in left_out
+    )
     # torch.fx reads the names of arguments from a function's code, so there must be one.
-    exec(f"def forward({taken}): return original(self, {given})", scope)
+    exec(f"def forward({taken}): return original({named[0].name}, {given})", scope)
     module.__class__ = type(kind.__name__, (kind,), {"forward": scope["forward"]})
     try:
         return _Shallow().trace(module)
     finally:
         module.__class__ = kind
+
+
+def _check_sometimes(module: nn.Module, given: Given, graph: fx.Graph) -> None:
+    """Raise where a ``forward`` asks whether an argument that is sometimes given was given."""
+    if not given.sometimes:
+        return
+    defaults = optional_arguments(module)
+    without = _own_graph(module, {*given.never, *given.sometimes})
+    if _operations(graph, {name: defaults[name] for name in given.sometimes}) != _operations(
+        without, {}
+    ):
+        raise UntraceableError(
+            f"it is called with and without {', '.join(given.sometimes)}, and its forward asks "
+            "which"
+        )
+
+
+def _operations(graph: fx.Graph, values: dict[str, Any]) -> list[str]:
+    """Return what a graph does where some of its arguments have values."""
+
+    def valued(node: fx.Node) -> Any:
+        return (
+            values[str(node.target)] if node.op == "placeholder" and node.target in values else node
+        )
+
+    return [
+        str((node.op, node.target, fx.map_arg(node.args, valued), fx.map_arg(node.kwargs, valued)))
+        for node in graph.nodes
+        if node.op != "placeholder"
+    ]
+
+
+def _guard(graph: fx.Graph, module: nn.Module, left_out: Collection[str]) -> None:
+    """Let a graph refuse arguments that it does not look at."""
+    defaults, kind = optional_arguments(module), type(module).__name__
+    arguments = [node for node in graph.nodes if node.op == "placeholder"]
+    for node in arguments:
+        if node.target in left_out and node.target in defaults:
+            with graph.inserting_after(arguments[-1]):
+                name = str(node.target)
+                graph.call_function(stays_at_default, (node, defaults[name], kind, name))
 
 
 def may_add(module: nn.Module) -> bool:

@@ -1,0 +1,72 @@
+"""A network's answer to example images, or to random ones of a size that it takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from enresnet.models.conversion.candidates import name_blocks
+from enresnet.models.conversion.draws import seeded
+from enresnet.models.interface import logits_of
+
+SIDES = (32, 64, 224)  # of example images, where none are given
+
+
+def answer(
+    model: nn.Module, example: Tensor | None, seen: dict[Any, Any] | None = None
+) -> tuple[Any, Tensor]:
+    """Return a network's answer, and the images.
+
+    Where it draws from global generators, the draws are always the same ones, and the generators
+    are put back. What hooks and probes have ``seen`` of images that it does not take is forgotten.
+
+    Raises:
+        ValueError: It takes no such images.
+    """
+    sizes = _random_images(model) if example is None else [example]
+    for number, images in enumerate(sizes, 1):
+        if seen is not None:
+            seen.clear()
+        try:
+            return _logits(model, images), images
+        except Exception as error:
+            if number == len(sizes):
+                raise ValueError(
+                    f"model fails on the example images {tuple(images.shape)}: {error}; give it "
+                    "others: example=..."
+                ) from error
+    raise AssertionError("there is at least one size")
+
+
+def answer_of_copy(copied: nn.Module, images: Tensor, model: nn.Module) -> Any:
+    """Return the answer of a copy whose blocks were traced to images that the network takes.
+
+    Raises:
+        ValueError: The copy fails, so it is not the images that are at fault.
+    """
+    try:
+        return _logits(copied, images)
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(
+            f"model cannot be converted: {type(model).__name__} takes the example images, but "
+            f"fails once the forward of its blocks is traced ({reason}); {name_blocks(model)}"
+        ) from error
+
+
+def _logits(model: nn.Module, images: Tensor) -> Any:
+    with seeded(), torch.enable_grad():
+        return logits_of(model(images.clone().requires_grad_()))
+
+
+def _random_images(model: nn.Module) -> list[Tensor]:
+    parameter = next(model.parameters(), None)
+    first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
+    channels = 3 if first is None else first.in_channels
+    like = torch.empty(0) if parameter is None else parameter
+    return [
+        torch.rand(2, channels, side, side, generator=torch.Generator().manual_seed(0)).to(like)
+        for side in SIDES
+    ]
