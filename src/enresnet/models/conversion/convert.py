@@ -19,17 +19,13 @@ from torch import Tensor, fx, nn
 from enresnet.common import checks
 from enresnet.common.randomness import checked_generator
 from enresnet.models.architecture import StdOver
+from enresnet.models.conversion.additions import additions, insert_after
 from enresnet.models.conversion.arguments import Given
 from enresnet.models.conversion.candidates import name_blocks, place_of
 from enresnet.models.conversion.example import answer, answer_of_copy
 from enresnet.models.conversion.residuals import Residual, Residuals, find_residuals
 from enresnet.models.conversion.rewriting import rewrite
-from enresnet.models.conversion.tracing import (
-    UntraceableError,
-    additions,
-    insert_after,
-    traced,
-)
+from enresnet.models.conversion.tracing import UntraceableError, traced
 from enresnet.models.ensemble import Average, Ensemble
 from enresnet.models.external import ExternalNetwork
 from enresnet.models.noise import DEFAULT_NOISE, NoiseInjection, NoiseStream, noise_modules
@@ -227,12 +223,13 @@ def with_noise(
             module.register_forward_hook(_noise_after)
             continue
         try:
-            graph = traced(module, Given(never=places[0].left_out))
+            trace = traced(module, Given(never=places[0].left_out))
         except UntraceableError as error:
             raise ValueError(
                 f"noise cannot be added in {place_of(name, module)}: {error}; "
                 + name_blocks(network)
             ) from error
+        graph = trace.graph
         nodes = additions(graph)
         added = False
         for number in (place.number for place in places):
@@ -248,7 +245,7 @@ def with_noise(
             module.add_module(target, kind(noise, std_over=std_over, generator=stream))
             insert_after(graph, node, target)
         if added:
-            rewrite(module, graph)
+            rewrite(module, graph, trace.read)
     return network
 
 

@@ -15,20 +15,14 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
+from enresnet.models.conversion.additions import additions, replace_first_term, terms
 from enresnet.models.conversion.arguments import Given, Watch
 from enresnet.models.conversion.candidates import candidates, made_of, place_of
 from enresnet.models.conversion.example import answer, answer_of_copy
 from enresnet.models.conversion.rewriting import rewrite
 from enresnet.models.conversion.shortcuts import NO_TENSORS, concatenates, no_residual
 from enresnet.models.conversion.source import adds_activations
-from enresnet.models.conversion.tracing import (
-    UntraceableError,
-    additions,
-    may_add,
-    replace_first_term,
-    terms,
-    traced,
-)
+from enresnet.models.conversion.tracing import UntraceableError, may_add, traced
 
 _NOT_REACHED = (
     "it was not reached; if a module asks for its exact class (type(block) is ...), name it in "
@@ -164,17 +158,18 @@ def find_residuals(
         if not may_add(module):
             continue
         try:
-            graph = traced(module, given.get(name, Given()))
+            trace = traced(module, given.get(name, Given()))
         except UntraceableError as error:
             if adds_activations(module):
                 skipped[place_of(name, module)] = str(error)
             continue
+        graph = trace.graph
         nodes = additions(graph)
         if nodes:
             for number, node in enumerate(nodes):
                 places.append((name, type(module).__name__, number))
                 _insert(module, graph, node, _Probe(seen, (name, number)))
-            rewrite(module, graph)
+            rewrite(module, graph, trace.read)
     logits = answer_of_copy(probed, images, model)
     found = []
     for name, kind, number in places:
