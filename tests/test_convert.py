@@ -14,7 +14,7 @@ from torch.nn import functional
 from enresnet import load_model, save_model
 from enresnet.attacks import IFGSM
 from enresnet.models import create_model, feynman_kac, find_residuals, seed_noise
-from enresnet.models.conversion.convert import _like
+from enresnet.models.conversion.fresh import like
 from enresnet.models.noise import noise_modules
 from problems import seeded
 
@@ -389,10 +389,10 @@ class TestMembers:
     def test_mixed_types_and_devices_are_kept(self):
         model = Net(Block()).to(torch.bfloat16)
         model.head.float()
-        like = _like(Net(Block()), model)
-        assert like.head.weight.dtype == torch.float32
-        assert like.stem.weight.dtype == torch.bfloat16
-        assert _like(Net(Block()), Net(Block()).to("meta")).stem.weight.device.type == "meta"
+        made = like(Net(Block()), model)
+        assert made.head.weight.dtype == torch.float32
+        assert made.stem.weight.dtype == torch.bfloat16
+        assert like(Net(Block()), Net(Block()).to("meta")).stem.weight.device.type == "meta"
 
 
 def test_it_survives_copies_and_state_dicts():

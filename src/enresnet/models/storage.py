@@ -24,7 +24,7 @@ from enresnet.common import checks
 from enresnet.common.files import atomic_write
 from enresnet.common.reading import regular_file
 from enresnet.models.architecture import Architecture
-from enresnet.models.conversion.convert import with_noise
+from enresnet.models.conversion.noisy import with_noise
 from enresnet.models.conversion.residuals import Residual, Residuals
 from enresnet.models.ensemble import Ensemble
 from enresnet.models.external import ExternalNetwork, NetworkSource

@@ -17,7 +17,7 @@ SIDES = (32, 64, 224)  # of example images, where none are given
 def answer(
     model: nn.Module, example: Tensor | None, seen: dict[Any, Any] | None = None
 ) -> tuple[Any, Tensor]:
-    """Return a network's answer, and the images.
+    """Return a network's answer, and the images; gradients with respect to them can be taken.
 
     Where it draws from global generators, the draws are always the same ones, and the generators
     are put back. What hooks and probes have ``seen`` of images that it does not take is forgotten.
@@ -30,6 +30,7 @@ def answer(
         if seen is not None:
             seen.clear()
         try:
+            images = images.detach().clone().requires_grad_()
             return _logits(model, images), images
         except Exception as error:
             if number == len(sizes):
@@ -58,7 +59,7 @@ def answer_of_copy(copied: nn.Module, images: Tensor, model: nn.Module) -> Any:
 
 def _logits(model: nn.Module, images: Tensor) -> Any:
     with seeded(), torch.enable_grad():
-        return logits_of(model(images.clone().requires_grad_()))
+        return logits_of(model(images))
 
 
 def _random_images(model: nn.Module) -> list[Tensor]:

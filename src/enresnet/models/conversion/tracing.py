@@ -6,6 +6,7 @@ Its children are called, not followed: all parameters keep their names.
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from enresnet.models.conversion.arguments import (
     optional_arguments,
     stays_at_default,
 )
+from enresnet.models.conversion.contexts import all_switched, contexts
 from enresnet.models.conversion.draws import DrawError, no_draws
 from enresnet.models.conversion.source import TORCH_BLOCKS
 from enresnet.models.noise import NoiseInjection
@@ -47,6 +49,16 @@ class _Shallow(fx.Tracer):
 
     proxy_buffer_attributes = True  # a buffer is read in every call, not once
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._contexts = contexts()
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        for words, value in contexts().items():
+            if value != self._contexts[words]:
+                raise UntraceableError(words)
+        return super().create_node(*args, **kwargs)
+
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         del m, module_qualified_name
         return True
@@ -62,8 +74,8 @@ def traced(module: nn.Module, given: Given = Given()) -> Traced:  # noqa: B008
     """
     graphs, read = [], set[str]()
     try:
-        for mode in (True, False):
-            with _as_it_was(module), no_draws(module):
+        for mode, switched in itertools.product((True, False), (True, False)):
+            with _as_it_was(module), all_switched(switched), no_draws(module):
                 module.training = mode  # its own flag alone: children are not followed
                 before = StateBefore(module)
                 graphs.append(_own_graph(module, given.never, read))
@@ -80,10 +92,10 @@ def traced(module: nn.Module, given: Given = Given()) -> Traced:  # noqa: B008
     except Exception as error:  # anything may go wrong where a proxy stands for a tensor
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UntraceableError(f"its forward cannot be traced ({reason})") from error
-    if str(graphs[0]) != str(graphs[1]):
+    if len({str(graph) for graph in graphs}) > 1:
         raise UntraceableError("its forward differs between training and evaluation")
-    _guard(graphs[1], module, given.never)
-    return Traced(graphs[1], frozenset(read))
+    _guard(graphs[-1], module, given.never)
+    return Traced(graphs[-1], frozenset(read))
 
 
 @contextmanager
