@@ -63,8 +63,8 @@ def feynman_kac(
         init: ``"copy"`` starts all members from the network's weights, for fine-tuning; ``"fresh"``
             draws new ones for each, by the modules' ``reset_parameters`` or by ``builder``.
         builder: Returns the network with fresh weights each time; for ``init="fresh"`` where some
-            module has weights but no ``reset_parameters``. Its weights take the types and devices
-            of the network's.
+            module has weights but no ``reset_parameters``, or one that leaves some as they were.
+            Its weights take the types and devices of the network's.
         blocks: Names or classes of modules whose output gets the noise, in place of the additions
             that are found; for networks whose ``forward`` cannot be traced.
         example: Images to look at the network with, N x C x H x W; by default two random ones of a

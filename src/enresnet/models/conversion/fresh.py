@@ -13,7 +13,11 @@ from enresnet.models.conversion.candidates import place_of
 def fresh(
     network: nn.Module, builder: Callable[[], nn.Module] | None, generator: torch.Generator
 ) -> nn.Module:
-    """Return the network with new weights, drawn from a seed of the generator."""
+    """Return the network with new weights, drawn from a seed of the generator.
+
+    Raises:
+        ValueError: Some weights cannot be drawn anew.
+    """
     seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -30,8 +34,36 @@ def fresh(
                     "reset_parameters; give builder=..., a function that returns the network with "
                     "fresh weights, or init='copy'"
                 )
-            reset()
+            if kept := _kept_by(reset, module):
+                names = ", ".join(f"{name}.{one}" if name else one for one in kept)
+                raise ValueError(
+                    f"init='fresh' cannot draw new weights for {place_of(name, module)}: its "
+                    f"reset_parameters leaves {names} as it was; give builder=..., a function that "
+                    "returns the network with fresh weights, or init='copy'"
+                )
     return network
+
+
+def _kept_by(reset: Callable[[], object], module: nn.Module) -> list[str]:
+    """Reset a module, and return the names of its own weights and statistics that were left out.
+
+    All are NaN before, so that it shows what was set, also to the number that it had.
+    """
+    own = {**module._parameters, **module._buffers}
+    constants = module._non_persistent_buffers_set  # not stored, so not learned
+    marked = {
+        name: tensor
+        for name, tensor in own.items()
+        if tensor is not None and tensor.is_floating_point() and name not in constants
+    }
+    with torch.no_grad():
+        for tensor in marked.values():
+            tensor.fill_(torch.nan)
+    reset()
+    after = {**module._parameters, **module._buffers}
+    return [
+        name for name in marked if (now := after.get(name)) is not None and bool(now.isnan().any())
+    ]
 
 
 def like(built: nn.Module, network: nn.Module) -> nn.Module:
