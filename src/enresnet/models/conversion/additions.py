@@ -10,6 +10,7 @@ from torch import fx
 
 _ADDITIONS = (operator.add, operator.iadd, torch.add)
 _METHODS = ("add", "add_")
+_FUSED = "addcmul addcdiv addmm addbmm baddbmm addmv addr lerp sub isub".split()
 _TERMS = ("input", "other")
 
 
@@ -24,6 +25,18 @@ def additions(graph: fx.Graph) -> list[fx.Node]:
         )
         and all(isinstance(term, fx.Node) for term in terms(node))
     ]
+
+
+def fused_sums(graph: fx.Graph) -> dict[fx.Node, str]:
+    """Return the operations that add while they do something else, with their names."""
+    found = {}
+    for node in graph.nodes:
+        if node.op not in ("call_function", "call_method") or not node.all_input_nodes:
+            continue
+        name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+        if name.rstrip("_") in _FUSED:
+            found[node] = name
+    return found
 
 
 def terms(node: fx.Node) -> tuple[Any, Any]:

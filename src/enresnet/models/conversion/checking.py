@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from enresnet.models.conversion.candidates import name_blocks
-from enresnet.models.conversion.example import answer, answer_of_copy
+from enresnet.models.conversion.example import agree, answer, answer_of_copy, fill_zeros
 from enresnet.models.conversion.noisy import ClonedNoise, with_noise
 from enresnet.models.conversion.residuals import Residual, Residuals
 from enresnet.models.noise import NoiseInjection, NoiseStream, noise_modules
@@ -28,10 +28,7 @@ class _InPlaceNoise(NoiseInjection):
 def check_conversion(model: nn.Module, residuals: Residuals, example: Tensor | None) -> None:
     """Raise unless noise 0 leaves the network's function, and noise reaches all that it should."""
     before = copy.deepcopy(model).eval()
-    for parameter in before.parameters():  # weights of 0, as of a new head, would hide the noise
-        if parameter.is_floating_point() and not parameter.any():
-            draws = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
-            parameter.data.copy_(0.1 * draws)
+    fill_zeros(before)
     plain = copy.deepcopy(before)
     after, images = answer(plain, example)
 
@@ -54,7 +51,7 @@ def check_conversion(model: nn.Module, residuals: Residuals, example: Tensor | N
 
     without = converted(0.0, ClonedNoise)
     quiet = answer_of(without, ClonedNoise)
-    if not _agree(after, quiet):
+    if not agree(after, quiet):
         raise ValueError(
             f"model cannot be converted: {type(model).__name__} answers otherwise without noise "
             "once the forward of blocks is traced. A module may ask for the exact class of a block "
@@ -72,11 +69,11 @@ def check_conversion(model: nn.Module, residuals: Residuals, example: Tensor | N
             "model cannot be converted: its logits do not change with the noise; "
             + name_blocks(model)
         )
-    if not _agree(noisy, answer_with(_TRIED, _InPlaceNoise)):
+    if not agree(noisy, answer_with(_TRIED, _InPlaceNoise)):
         places = [
             f"{place.module or 'the network itself'} ({place.kind})"
             for place in residuals.found
-            if not _agree(
+            if not agree(
                 answer_with(_TRIED, ClonedNoise, place), answer_with(_TRIED, _InPlaceNoise, place)
             )
         ]
@@ -84,14 +81,6 @@ def check_conversion(model: nn.Module, residuals: Residuals, example: Tensor | N
             "model cannot be converted: its sums are read under other names, which the noise would "
             f"not reach, in {', '.join(places)}; {name_blocks(model)}"
         )
-
-
-def _agree(one: Any, two: Any, tolerance: float = 1e-4) -> bool:
-    """Return whether two answers are the same, but for rounding."""
-    if not isinstance(one, Tensor) or not isinstance(two, Tensor) or one.shape != two.shape:
-        return False
-    scale = float(one.detach().abs().max()) if one.numel() else 0.0
-    return torch.allclose(one, two, rtol=0.0, atol=tolerance * scale)  # logits may be small
 
 
 def _other_gradient(
@@ -110,7 +99,7 @@ def _other_gradient(
     for name, want, got in zip(["the images", *names], wanted, found, strict=True):
         if (want is None) != (got is None):
             return name
-        if want is not None and want.isfinite().all() and not _agree(want, got, tolerance=1e-3):
+        if want is not None and want.isfinite().all() and not agree(want, got, tolerance=1e-3):
             return name
     return ""
 

@@ -57,6 +57,22 @@ def answer_of_copy(copied: nn.Module, images: Tensor, model: nn.Module) -> Any:
         ) from error
 
 
+def agree(one: Any, two: Any, tolerance: float = 1e-4) -> bool:
+    """Return whether two answers are the same, but for rounding."""
+    if not isinstance(one, Tensor) or not isinstance(two, Tensor) or one.shape != two.shape:
+        return False
+    scale = float(one.detach().abs().max()) if one.numel() else 0.0
+    return torch.allclose(one, two, rtol=0.0, atol=tolerance * scale)  # logits may be small
+
+
+def fill_zeros(model: nn.Module) -> None:
+    """Fill weights of 0, as of a new head: they would hide what comes before them."""
+    for parameter in model.parameters():
+        if parameter.is_floating_point() and not parameter.any():
+            draws = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
+            parameter.data.copy_(0.1 * draws)
+
+
 def _logits(model: nn.Module, images: Tensor) -> Any:
     with seeded(), torch.enable_grad():
         return logits_of(model(images))

@@ -10,23 +10,28 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
-from enresnet.models.conversion.additions import additions, replace_first_term, terms
+from enresnet.models.conversion.additions import additions, fused_sums
 from enresnet.models.conversion.arguments import Given, Watch
 from enresnet.models.conversion.candidates import candidates, made_of, place_of
-from enresnet.models.conversion.example import answer, answer_of_copy
+from enresnet.models.conversion.example import agree, answer, answer_of_copy, fill_zeros
+from enresnet.models.conversion.probing import Seen, probe_addition, probe_fused
 from enresnet.models.conversion.rewriting import rewrite
-from enresnet.models.conversion.shortcuts import NO_TENSORS, concatenates, no_residual
+from enresnet.models.conversion.shortcuts import NO_TENSORS, concatenates
 from enresnet.models.conversion.source import adds_activations
 from enresnet.models.conversion.tracing import UntraceableError, may_add, traced
 
 _NOT_REACHED = (
     "it was not reached; if a module asks for its exact class (type(block) is ...), name it in "
     "blocks=[...]"
+)
+_UNUSED = "its sum does not reach the logits"
+_FUSED = (
+    "noise is added after sums alone; write it as one, x + y, or name the block in blocks=[...]"
 )
 
 
@@ -149,11 +154,12 @@ def find_residuals(
     """
     if blocks is not None:
         return Residuals(tuple(_chosen(model, blocks, example)))
-    given, images = _watched(model, example)
+    given, plain, images = _watched(model, example)
     probed = copy.deepcopy(model).eval().requires_grad_(False)
-    seen: dict[tuple[str, int], list[tuple[Any, Any]]] = {}
+    fill_zeros(probed)
     skipped: dict[str, str] = {}
-    places: list[tuple[str, str, int]] = []
+    places: list[tuple[Residual, Seen]] = []
+    fused: list[tuple[str, Seen]] = []
     for name, module in list(probed.named_modules()):
         if not may_add(module):
             continue
@@ -163,55 +169,41 @@ def find_residuals(
             if adds_activations(module):
                 skipped[place_of(name, module)] = str(error)
             continue
-        graph = trace.graph
-        nodes = additions(graph)
-        if nodes:
-            for number, node in enumerate(nodes):
-                places.append((name, type(module).__name__, number))
-                _insert(module, graph, node, _Probe(seen, (name, number)))
+        graph, kind = trace.graph, type(module).__name__
+        nodes, others = additions(graph), fused_sums(graph)
+        for number, node in enumerate(nodes):
+            residual = Residual(name, kind, number, left_out=given.get(name, Given()).never)
+            places.append((residual, probe_addition(module, graph, node)))
+        for node, operation in others.items():
+            what = f"{place_of(name, module)}, {operation}"
+            fused.append((what, probe_fused(module, graph, node)))
+        if nodes or others:
             rewrite(module, graph, trace.read)
     logits = answer_of_copy(probed, images, model)
-    found = []
-    for name, kind, number in places:
-        met = seen.get((name, number), [])
-        why = no_residual(*met[0]) if met else _NOT_REACHED
+    faithful, found = agree(plain, logits), []
+    for residual, seen in places:
+        why = seen.reasons[0] if seen.reasons else _NOT_REACHED
+        # A copy that is another function is refused later, for that reason.
+        if not why and faithful and not seen.reaches(logits, probed, images, model):
+            why = _UNUSED
         if not why:
-            left_out = given.get(name, Given()).never
-            found.append(Residual(name, kind, number, len(met), left_out))
+            found.append(replace(residual, uses=len(seen.reasons)))
         elif why != NO_TENSORS:
-            skipped[f"{name or 'the network itself'} ({kind}), addition {number}"] = why
+            place = f"{residual.module or 'the network itself'} ({residual.kind})"
+            skipped[f"{place}, addition {residual.number}"] = why
+    skipped.update((place, _FUSED) for place, seen in fused if "" in seen.reasons)
     if not found:
         raise ValueError(_none_found(model, skipped, concatenates=concatenates(logits)))
     return Residuals(tuple(found), skipped)
 
 
-def _watched(model: nn.Module, example: Tensor | None) -> tuple[dict[str, Given], Tensor]:
-    """Return which optional arguments the modules are given, and images that the network takes."""
+def _watched(model: nn.Module, example: Tensor | None) -> tuple[dict[str, Given], Any, Tensor]:
+    """Return which optional arguments the modules are given, the logits, and the images."""
     watched = copy.deepcopy(model).eval()
+    fill_zeros(watched)
     watch = Watch(watched)
-    _, images = answer(watched, example, watch.seen)
-    return watch.given(), images
-
-
-class _Probe(nn.Module):
-    """Remembers the terms of an addition, each time it is done."""
-
-    def __init__(self, seen: dict[tuple[str, int], list[tuple[Any, Any]]], key: Any) -> None:
-        super().__init__()
-        self._seen, self._key = [seen], key  # in a list: the dictionary is not copied with it
-
-    def forward(self, one: Any, two: Any) -> Any:
-        self._seen[0].setdefault(self._key, []).append((one, two))
-        return one
-
-
-def _insert(module: nn.Module, graph: fx.Graph, node: fx.Node, probe: _Probe) -> None:
-    """Let a probe see the terms of an addition before they are added."""
-    name = f"probe_{node.name}"
-    module.add_module(name, probe)
-    with graph.inserting_before(node):
-        first = graph.call_module(name, terms(node))
-    replace_first_term(node, first)
+    logits, images = answer(watched, example, watch.seen)
+    return watch.given(), logits, images
 
 
 def _chosen(

@@ -7,7 +7,7 @@ zeros.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -59,6 +59,18 @@ def no_residual(one: Any, two: Any) -> str:
     if _comes_from(two, projected(one)) or _comes_from(one, projected(two)):
         return ""
     return "neither term is a shortcut of what the other is computed from"
+
+
+def joins(one: Any, others: Sequence[Any]) -> bool:
+    """Return whether a tensor and one of some others are a shortcut and what it goes around."""
+    if not isinstance(one, Tensor) or not one.requires_grad:
+        return False
+    dependent = (x for x in others if isinstance(x, Tensor) and x.requires_grad)
+    return any(
+        _comes_from(other, projected(one)) or _comes_from(one, projected(other))
+        for other in dependent
+        if other.ndim == one.ndim
+    )
 
 
 def projected(x: Tensor) -> list[Any]:
