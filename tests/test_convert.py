@@ -251,8 +251,11 @@ class TestUntraceable:
 
     def test_a_forward_that_differs_in_training_is_not_traced(self):
         class Dropped(Block):
+            def dropped(self, x):
+                return functional.dropout(self.conv1(x)) if self.training else self.conv1(x)
+
             def forward(self, x):
-                return x + functional.dropout(self.conv1(x), 0.5, self.training)
+                return x + self.dropped(x)
 
         with pytest.raises(ValueError, match="differs between training and evaluation"):
             feynman_kac(Net(Dropped()))
@@ -600,15 +603,18 @@ class OneConvolution(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(8, 8, 3, padding=1)
 
+    def dropped(self, x):
+        return functional.dropout(self.conv1(x)) if self.training else self.conv1(x)
+
 
 class Unspaced(OneConvolution):
     def forward(self, x):
-        return x+functional.dropout(self.conv1(x), 0.5, self.training)  # fmt: skip
+        return x+self.dropped(x)  # fmt: skip
 
 
 class Helped(OneConvolution):
     def forward(self, x):
-        return self.join(x, functional.dropout(self.conv1(x), 0.5, self.training))
+        return self.join(x, self.dropped(x))
 
     def join(self, x, out):
         out += x
@@ -617,7 +623,7 @@ class Helped(OneConvolution):
 
 class Named(OneConvolution):
     def forward(self, x):
-        out = functional.dropout(self.conv1(x), 0.5, self.training)
+        out = self.dropped(x)
         return torch.add(input=out, other=x)
 
 
@@ -632,7 +638,7 @@ def joined(x, out):
 
 class Outside(OneConvolution):
     def forward(self, x):
-        return joined(x, functional.dropout(self.conv1(x), 0.5, self.training))
+        return joined(x, self.dropped(x))
 
 
 class Counting(nn.Module):

@@ -85,8 +85,8 @@ def stays_at_default(value: Any, default: Any, kind: str, name: str) -> None:
     if not _same(value, default):
         raise ValueError(
             f"{name} of {kind}.forward must stay at its default, {default!r}, found "
-            f"{type(value).__name__}: the network never gave it when noise was added. Name the "
-            f"block instead, feynman_kac(..., blocks=['{kind}'])"
+            f"{type(value).__name__}: the network never gave it when noise was added. "
+            "Name the block when you convert, feynman_kac(..., blocks=[...])"
         )
 
 

@@ -10,7 +10,7 @@ it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import torch
@@ -22,10 +22,10 @@ from enresnet.models.architecture import StdOver
 from enresnet.models.conversion.checking import check_conversion
 from enresnet.models.conversion.fresh import fresh
 from enresnet.models.conversion.noisy import with_noise
-from enresnet.models.conversion.residuals import find_residuals
+from enresnet.models.conversion.residuals import Blocks, find_residuals
 from enresnet.models.ensemble import Average, Ensemble
 from enresnet.models.external import ExternalNetwork
-from enresnet.models.noise import DEFAULT_NOISE, NoiseStream
+from enresnet.models.noise import DEFAULT_NOISE, NoiseStream, noise_modules
 from enresnet.models.resnet import ResNet
 
 Init = Literal["fresh", "copy"]
@@ -41,7 +41,7 @@ def feynman_kac(
     draws: int = 1,
     init: Init = "copy",
     builder: Callable[[], nn.Module] | None = None,
-    blocks: Sequence[str | type[nn.Module]] | None = None,
+    blocks: Blocks | None = None,
     example: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Ensemble:
@@ -65,8 +65,8 @@ def feynman_kac(
         builder: Returns the network with fresh weights each time; for ``init="fresh"`` where some
             module has weights but no ``reset_parameters``, or one that leaves some as they were.
             Its weights take the types and devices of the network's.
-        blocks: Names or classes of modules whose output gets the noise, in place of the additions
-            that are found; for networks whose ``forward`` cannot be traced.
+        blocks: Names or classes of modules, or one of them, whose output gets the noise, in place
+            of the additions that are found; for networks whose ``forward`` cannot be traced.
         example: Images to look at the network with, N x C x H x W; by default two random ones of a
             size that it takes.
         generator: Seeds fresh weights and then serves the noise.
@@ -76,9 +76,9 @@ def feynman_kac(
         added, and what was skipped.
 
     Raises:
-        TypeError: The model is no ``nn.Module``, or ``builder`` returns none.
-        ValueError: There is no residual connection, the network cannot be looked into, or noise
-            would not reach all that reads a residual mapping's output.
+        TypeError: The model is no ``nn.Module`` of Python code, or ``builder`` returns none.
+        ValueError: The model has noise already, there is no residual connection, the network cannot
+            be looked into, or noise would not reach all that reads a residual mapping's output.
 
     Shape:
         - example: N x C x H x W
@@ -92,6 +92,7 @@ def feynman_kac(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, found {type(model).__name__}")
+    _check_model(model)
     checks.integer("members", members, low=1)
     checks.number("noise", noise, low=0)
     checks.choice("init", init, get_args(Init))
@@ -112,3 +113,18 @@ def feynman_kac(
         inside.append(noisy if type(noisy) is ResNet else outer.with_network(noisy, residuals))
     ensemble = Ensemble(inside, average=average, draws=draws, generator=generator)
     return ensemble.train(model.training)
+
+
+def _check_model(model: nn.Module) -> None:
+    """Raise where it can be seen beforehand that a model is not one to convert."""
+    inner = model.network if isinstance(model, ExternalNetwork) else model
+    if isinstance(inner, torch.jit.ScriptModule):
+        raise TypeError(
+            f"model must be a network of Python code, found {type(inner).__name__}: convert the "
+            "network before torch.jit.script or torch.jit.trace"
+        )
+    if any(place.noise > 0 for place in noise_modules(model)):
+        raise ValueError(
+            "model has noise after its residual mappings already: convert the network that it was "
+            "made of, or change the noise, enresnet.models.set_noise(model, noise)"
+        )

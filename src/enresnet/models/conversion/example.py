@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -54,6 +55,23 @@ def answer_of_copy(copied: nn.Module, images: Tensor, model: nn.Module) -> Any:
         raise ValueError(
             f"model cannot be converted: {type(model).__name__} takes the example images, but "
             f"fails once the forward of its blocks is traced ({reason}); {name_blocks(model)}"
+        ) from error
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """Return a copy of a network.
+
+    Raises:
+        ValueError: It cannot be copied.
+    """
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(
+            f"model cannot be copied ({reason}), and members are copies of it. Weights that old "
+            "hooks compute (torch.nn.utils.weight_norm) are such a case: take those of "
+            "torch.nn.utils.parametrizations, or remove_weight_norm"
         ) from error
 
 

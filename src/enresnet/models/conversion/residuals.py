@@ -7,7 +7,6 @@ example images tells.
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,13 +17,14 @@ from torch import Tensor, nn
 from enresnet.models.conversion.additions import additions, fused_sums
 from enresnet.models.conversion.arguments import Given, Watch
 from enresnet.models.conversion.candidates import candidates, made_of, place_of
-from enresnet.models.conversion.example import agree, answer, answer_of_copy, fill_zeros
+from enresnet.models.conversion.example import agree, answer, answer_of_copy, copied, fill_zeros
 from enresnet.models.conversion.probing import Seen, probe_addition, probe_fused
 from enresnet.models.conversion.rewriting import rewrite
 from enresnet.models.conversion.shortcuts import NO_TENSORS, concatenates
 from enresnet.models.conversion.source import adds_activations
 from enresnet.models.conversion.tracing import UntraceableError, may_add, traced
 
+Blocks = str | type[nn.Module] | Sequence[str | type[nn.Module]]
 _NOT_REACHED = (
     "it was not reached; if a module asks for its exact class (type(block) is ...), name it in "
     "blocks=[...]"
@@ -126,14 +126,15 @@ def _grouped(skipped: Mapping[str, str]) -> list[str]:
 def find_residuals(
     model: nn.Module,
     *,
-    blocks: Sequence[str | type[nn.Module]] | None = None,
+    blocks: Blocks | None = None,
     example: Tensor | None = None,
 ) -> Residuals:
     """Return where a network adds a shortcut to a residual mapping.
 
     Args:
         model: From images to logits.
-        blocks: Names or classes of modules whose output counts, in place of what is found.
+        blocks: Names or classes of modules, or one of them, whose output counts, in place of what
+            is found.
         example: Images to look at the network with; by default two random ones of a size that it
             takes.
 
@@ -144,6 +145,7 @@ def find_residuals(
         - example: N x C x H x W
 
     Raises:
+        TypeError: A block is neither a name nor a class.
         ValueError: There is none, or a block is none of the network's.
 
     Example::
@@ -155,7 +157,7 @@ def find_residuals(
     if blocks is not None:
         return Residuals(tuple(_chosen(model, blocks, example)))
     given, plain, images = _watched(model, example)
-    probed = copy.deepcopy(model).eval().requires_grad_(False)
+    probed = copied(model).eval().requires_grad_(False)
     fill_zeros(probed)
     skipped: dict[str, str] = {}
     places: list[tuple[Residual, Seen]] = []
@@ -199,20 +201,26 @@ def find_residuals(
 
 def _watched(model: nn.Module, example: Tensor | None) -> tuple[dict[str, Given], Any, Tensor]:
     """Return which optional arguments the modules are given, the logits, and the images."""
-    watched = copy.deepcopy(model).eval()
+    watched = copied(model).eval()
     fill_zeros(watched)
     watch = Watch(watched)
     logits, images = answer(watched, example, watch.seen)
     return watch.given(), logits, images
 
 
-def _chosen(
-    model: nn.Module, blocks: Iterable[str | type[nn.Module]], example: Tensor | None
-) -> list[Residual]:
+def _chosen(model: nn.Module, blocks: Blocks, example: Tensor | None) -> list[Residual]:
     """Return the modules that are named, or of the classes that are given, each once."""
     names = {module: name for name, module in model.named_modules()}  # of several, the first
     chosen: dict[nn.Module, str] = {}
-    for block in blocks:
+    wanted = [blocks] if isinstance(blocks, str | type) else list(blocks)
+    if not wanted:
+        raise ValueError(f"blocks must have at least one module, found none; {made_of(model)}")
+    for block in wanted:
+        if not isinstance(block, str | type):
+            raise TypeError(
+                "blocks must be names of modules or their classes, found "
+                f"{type(block).__name__}; {made_of(model)}"
+            )
         if isinstance(block, str):
             known = dict(model.named_modules(remove_duplicate=False))
             modules = [known[block]] if block in known else []
@@ -237,7 +245,7 @@ def _chosen(
 
 def _uses(model: nn.Module, names: Iterable[str], example: Tensor | None) -> Counter[str]:
     """Return how often one forward pass calls each of these modules."""
-    watched, uses = copy.deepcopy(model).eval(), Counter[str]()
+    watched, uses = copied(model).eval(), Counter[str]()
 
     def counting(name: str) -> Callable[..., None]:
         return lambda *_: uses.update([name])

@@ -23,6 +23,7 @@ from enresnet.models.conversion.arguments import (
 from enresnet.models.conversion.contexts import all_switched, contexts
 from enresnet.models.conversion.draws import DrawError, no_draws
 from enresnet.models.conversion.source import TORCH_BLOCKS
+from enresnet.models.conversion.training_flag import follow_training
 from enresnet.models.noise import NoiseInjection
 from enresnet.models.side_effects import StateBefore
 
@@ -92,8 +93,11 @@ def traced(module: nn.Module, given: Given = Given()) -> Traced:  # noqa: B008
     except Exception as error:  # anything may go wrong where a proxy stands for a tensor
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UntraceableError(f"its forward cannot be traced ({reason})") from error
-    if len({str(graph) for graph in graphs}) > 1:
-        raise UntraceableError("its forward differs between training and evaluation")
+    if not follow_training(graphs[-1], graphs[0]) or str(graphs[1]) != str(graphs[0]):
+        raise UntraceableError(
+            "its forward differs between training and evaluation; hand self.training to a function "
+            "(functional.dropout(x, p, self.training)) or use nn.Dropout in place of a branch"
+        )
     _guard(graphs[-1], module, given.never)
     return Traced(graphs[-1], frozenset(read))
 
