@@ -57,9 +57,9 @@ class WithBranch(Net):
 
 
 def test_sums_that_no_one_reads():
-    found = find_residuals(Net(Dead()), example=IMAGES)
-    assert [r.number for r in found.found] == [1]
-    assert "blocks.0 (Dead), addition 0: its sum does not reach the logits" in found.describe()
+    found = find_residuals(Net(Dead(), Dead()), example=IMAGES)
+    assert [(r.number, r.uses) for r in found.found] == [(1, 1), (1, 1)]
+    assert "blocks.1 (Dead), addition 0: its sum does not reach the logits" in found.describe()
 
 
 def test_a_branch_beside_the_logits():

@@ -69,9 +69,9 @@ def copied(model: nn.Module) -> nn.Module:
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(
-            f"model cannot be copied ({reason}), and members are copies of it. Weights that old "
-            "hooks compute (torch.nn.utils.weight_norm) are such a case: take those of "
-            "torch.nn.utils.parametrizations, or remove_weight_norm"
+            f"model cannot be copied ({reason}), and members are copies of it. For weights that "
+            "old hooks compute (torch.nn.utils.weight_norm) take torch.nn.utils.parametrizations "
+            "or remove_weight_norm; clear activations that a module keeps"
         ) from error
 
 

@@ -183,13 +183,14 @@ def find_residuals(
             rewrite(module, graph, trace.read)
     logits = answer_of_copy(probed, images, model)
     faithful, found = agree(plain, logits), []
-    for residual, seen in places:
+    uses = [len(seen.reasons) for _, seen in places]  # before there are more passes
+    for (residual, seen), count in zip(places, uses, strict=True):
         why = seen.reasons[0] if seen.reasons else _NOT_REACHED
         # A copy that is another function is refused later, for that reason.
         if not why and faithful and not seen.reaches(logits, probed, images, model):
             why = _UNUSED
         if not why:
-            found.append(replace(residual, uses=len(seen.reasons)))
+            found.append(replace(residual, uses=count))
         elif why != NO_TENSORS:
             place = f"{residual.module or 'the network itself'} ({residual.kind})"
             skipped[f"{place}, addition {residual.number}"] = why
