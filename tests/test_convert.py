@@ -14,7 +14,7 @@ from torch.nn import functional
 from enresnet import load_model, save_model
 from enresnet.attacks import IFGSM
 from enresnet.models import create_model, feynman_kac, find_residuals, seed_noise
-from enresnet.models.conversion.convert import _like
+from enresnet.models.conversion.fresh import like
 from enresnet.models.noise import noise_modules
 from problems import seeded
 
@@ -251,8 +251,11 @@ class TestUntraceable:
 
     def test_a_forward_that_differs_in_training_is_not_traced(self):
         class Dropped(Block):
+            def dropped(self, x):
+                return functional.dropout(self.conv1(x)) if self.training else self.conv1(x)
+
             def forward(self, x):
-                return x + functional.dropout(self.conv1(x), 0.5, self.training)
+                return x + self.dropped(x)
 
         with pytest.raises(ValueError, match="differs between training and evaluation"):
             feynman_kac(Net(Dropped()))
@@ -389,10 +392,10 @@ class TestMembers:
     def test_mixed_types_and_devices_are_kept(self):
         model = Net(Block()).to(torch.bfloat16)
         model.head.float()
-        like = _like(Net(Block()), model)
-        assert like.head.weight.dtype == torch.float32
-        assert like.stem.weight.dtype == torch.bfloat16
-        assert _like(Net(Block()), Net(Block()).to("meta")).stem.weight.device.type == "meta"
+        made = like(Net(Block()), model)
+        assert made.head.weight.dtype == torch.float32
+        assert made.stem.weight.dtype == torch.bfloat16
+        assert like(Net(Block()), Net(Block()).to("meta")).stem.weight.device.type == "meta"
 
 
 def test_it_survives_copies_and_state_dicts():
@@ -600,15 +603,18 @@ class OneConvolution(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(8, 8, 3, padding=1)
 
+    def dropped(self, x):
+        return functional.dropout(self.conv1(x)) if self.training else self.conv1(x)
+
 
 class Unspaced(OneConvolution):
     def forward(self, x):
-        return x+functional.dropout(self.conv1(x), 0.5, self.training)  # fmt: skip
+        return x+self.dropped(x)  # fmt: skip
 
 
 class Helped(OneConvolution):
     def forward(self, x):
-        return self.join(x, functional.dropout(self.conv1(x), 0.5, self.training))
+        return self.join(x, self.dropped(x))
 
     def join(self, x, out):
         out += x
@@ -617,7 +623,7 @@ class Helped(OneConvolution):
 
 class Named(OneConvolution):
     def forward(self, x):
-        out = functional.dropout(self.conv1(x), 0.5, self.training)
+        out = self.dropped(x)
         return torch.add(input=out, other=x)
 
 
@@ -632,7 +638,7 @@ def joined(x, out):
 
 class Outside(OneConvolution):
     def forward(self, x):
-        return joined(x, functional.dropout(self.conv1(x), 0.5, self.training))
+        return joined(x, self.dropped(x))
 
 
 class Counting(nn.Module):

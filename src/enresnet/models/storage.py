@@ -11,7 +11,7 @@ import copy
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from enresnet.common import checks
 from enresnet.common.files import atomic_write
 from enresnet.common.reading import regular_file
 from enresnet.models.architecture import Architecture
-from enresnet.models.conversion.convert import with_noise
+from enresnet.models.conversion.noisy import with_noise
 from enresnet.models.conversion.residuals import Residual, Residuals
 from enresnet.models.ensemble import Ensemble
 from enresnet.models.external import ExternalNetwork, NetworkSource
@@ -277,7 +277,7 @@ def _rebuild_external(config: dict[str, Any], network: nn.Module | None) -> Exte
     model.kind = str(kind)
     if noise is None:
         return model
-    places = tuple(Residual(*place) for place in noise["residuals"])
+    places = tuple(_residual(*place) for place in noise["residuals"])
     residuals = Residuals(places, {str(k): str(v) for k, v in noise["skipped"].items()})
     level, std_over = checks.number("noise", noise["noise"], low=0), noise["std_over"]
     noisy = with_noise(model.network, residuals, level, std_over, NoiseStream())
@@ -298,12 +298,23 @@ def _noise_of(model: ExternalNetwork) -> dict[str, Any] | None:
     return {
         "noise": noise,
         "std_over": std_over,
-        "residuals": [
-            [r.module, r.kind, r.number, *([r.uses] if r.uses > 1 else [])]
-            for r in model.residuals.found
-        ],
+        "residuals": [_place(residual) for residual in model.residuals.found],
         "skipped": dict(model.residuals.skipped),
     }
+
+
+def _place(residual: Residual) -> list[Any]:
+    """Return where a residual mapping is, without what has its default."""
+    place = [residual.module, residual.kind, residual.number]
+    if residual.left_out:
+        return [*place, residual.uses, list(residual.left_out)]
+    return [*place, residual.uses] if residual.uses > 1 else place
+
+
+def _residual(
+    module: str, kind: str, number: int | None, uses: int = 1, left_out: Sequence[str] = ()
+) -> Residual:
+    return Residual(module, kind, number, uses, tuple(str(name) for name in left_out))
 
 
 def _code_in(description: dict[str, Any]) -> str:

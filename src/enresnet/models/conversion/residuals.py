@@ -1,65 +1,37 @@
 """Where a network adds a shortcut to a residual mapping.
 
-An addition counts if both terms depend on the images, have the same shape, and one of them, but for
-a linear map, is something that the other was computed from: the shortcut. A pass of example images
-tells.
+An addition counts if both terms depend on the images, have the same shape, and one of them is the
+identity or a projection of something that the other was computed from: the shortcut. A pass of
+example images tells.
 """
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
-from enresnet.models.conversion.draws import seeded
+from enresnet.models.conversion.additions import additions, fused_sums
+from enresnet.models.conversion.arguments import Given, Watch
+from enresnet.models.conversion.candidates import candidates, made_of, place_of
+from enresnet.models.conversion.example import agree, answer, answer_of_copy, copied, fill_zeros
+from enresnet.models.conversion.probing import Seen, probe_addition, probe_fused
 from enresnet.models.conversion.rewriting import rewrite
+from enresnet.models.conversion.shortcuts import NO_TENSORS, concatenates
 from enresnet.models.conversion.source import adds_activations
-from enresnet.models.conversion.tracing import (
-    UntraceableError,
-    additions,
-    may_add,
-    replace_first_term,
-    terms,
-    traced,
-)
-from enresnet.models.interface import logits_of
+from enresnet.models.conversion.tracing import UntraceableError, may_add, traced
 
+Blocks = str | type[nn.Module] | Sequence[str | type[nn.Module]]
 _NOT_REACHED = (
     "it was not reached; if a module asks for its exact class (type(block) is ...), name it in "
     "blocks=[...]"
 )
-_NO_TENSORS = "it does not add tensors"  # as of two numbers, which no one asks about
-SIDES = (32, 64, 224)  # of example images, where none are given
-# Steps of autograd that a shortcut may take: linear in what comes in.
-_LINEAR = (
-    "Convolution",
-    "Addmm",
-    "Mm",
-    "Bmm",
-    "BatchNorm",
-    "AvgPool",
-    "MeanBackward",
-    "View",
-    "Reshape",
-    "Permute",
-    "Transpose",
-    "TBackward",
-    "Clone",
-    "Slice",
-    "Pad",
-    "MulBackward",
-    "DivBackward",
-    "ToCopy",
-    "Alias",
-    "Unsqueeze",
-    "Squeeze",
-    "Upsample",
-    "Expand",
+_UNUSED = "its sum does not reach the logits"
+_FUSED = (
+    "noise is added after sums alone; write it as one, x + y, or name the block in blocks=[...]"
 )
 
 
@@ -72,6 +44,8 @@ class Residual:
         kind: Its class.
         number: Which of its additions, from 0; None where noise is added to its output.
         uses: How often one forward pass comes here; more than once where a module is shared.
+        left_out: The optional arguments of its ``forward`` that the network does not give: they
+            stay at their defaults.
 
     Example::
 
@@ -84,6 +58,7 @@ class Residual:
     kind: str
     number: int | None
     uses: int = 1
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -151,14 +126,15 @@ def _grouped(skipped: Mapping[str, str]) -> list[str]:
 def find_residuals(
     model: nn.Module,
     *,
-    blocks: Sequence[str | type[nn.Module]] | None = None,
+    blocks: Blocks | None = None,
     example: Tensor | None = None,
 ) -> Residuals:
     """Return where a network adds a shortcut to a residual mapping.
 
     Args:
         model: From images to logits.
-        blocks: Names or classes of modules whose output counts, in place of what is found.
+        blocks: Names or classes of modules, or one of them, whose output counts, in place of what
+            is found.
         example: Images to look at the network with; by default two random ones of a size that it
             takes.
 
@@ -169,6 +145,7 @@ def find_residuals(
         - example: N x C x H x W
 
     Raises:
+        TypeError: A block is neither a name nor a class.
         ValueError: There is none, or a block is none of the network's.
 
     Example::
@@ -179,155 +156,72 @@ def find_residuals(
     """
     if blocks is not None:
         return Residuals(tuple(_chosen(model, blocks, example)))
-    probed = copy.deepcopy(model).eval().requires_grad_(False)
-    seen: dict[tuple[str, int], list[tuple[Any, Any]]] = {}
+    given, plain, images = _watched(model, example)
+    probed = copied(model).eval().requires_grad_(False)
+    fill_zeros(probed)
     skipped: dict[str, str] = {}
-    places: list[tuple[str, str, int]] = []
+    places: list[tuple[Residual, Seen]] = []
+    fused: list[tuple[str, Seen]] = []
     for name, module in list(probed.named_modules()):
         if not may_add(module):
             continue
         try:
-            graph = traced(module)
+            trace = traced(module, given.get(name, Given()))
         except UntraceableError as error:
             if adds_activations(module):
                 skipped[place_of(name, module)] = str(error)
             continue
-        nodes = additions(graph)
-        if nodes:
-            for number, node in enumerate(nodes):
-                places.append((name, type(module).__name__, number))
-                _insert(module, graph, node, _Probe(seen, (name, number)))
-            rewrite(module, graph)
-    logits, _ = answer(probed, example, seen)
-    found = []
-    for name, kind, number in places:
-        met = seen.get((name, number), [])
-        why = _no_residual(*met[0]) if met else _NOT_REACHED
+        graph, kind = trace.graph, type(module).__name__
+        nodes, others = additions(graph), fused_sums(graph)
+        for number, node in enumerate(nodes):
+            residual = Residual(name, kind, number, left_out=given.get(name, Given()).never)
+            places.append((residual, probe_addition(module, graph, node)))
+        for node, operation in others.items():
+            what = f"{place_of(name, module)}, {operation}"
+            fused.append((what, probe_fused(module, graph, node)))
+        if nodes or others:
+            rewrite(module, graph, trace.read)
+    logits = answer_of_copy(probed, images, model)
+    faithful, found = agree(plain, logits), []
+    uses = [len(seen.reasons) for _, seen in places]  # before there are more passes
+    for (residual, seen), count in zip(places, uses, strict=True):
+        why = seen.reasons[0] if seen.reasons else _NOT_REACHED
+        # A copy that is another function is refused later, for that reason.
+        if not why and faithful and not seen.reaches(logits, probed, images, model):
+            why = _UNUSED
         if not why:
-            found.append(Residual(name, kind, number, len(met)))
-        elif why != _NO_TENSORS:
-            skipped[f"{name or 'the network itself'} ({kind}), addition {number}"] = why
+            found.append(replace(residual, uses=count))
+        elif why != NO_TENSORS:
+            place = f"{residual.module or 'the network itself'} ({residual.kind})"
+            skipped[f"{place}, addition {residual.number}"] = why
+    skipped.update((place, _FUSED) for place, seen in fused if "" in seen.reasons)
     if not found:
-        raise ValueError(_none_found(model, skipped, concatenates=_concatenates(logits)))
+        raise ValueError(_none_found(model, skipped, concatenates=concatenates(logits)))
     return Residuals(tuple(found), skipped)
 
 
-class _Probe(nn.Module):
-    """Remembers the terms of an addition, each time it is done."""
-
-    def __init__(self, seen: dict[tuple[str, int], list[tuple[Any, Any]]], key: Any) -> None:
-        super().__init__()
-        self._seen, self._key = [seen], key  # in a list: the dictionary is not copied with it
-
-    def forward(self, one: Any, two: Any) -> Any:
-        self._seen[0].setdefault(self._key, []).append((one, two))
-        return one
+def _watched(model: nn.Module, example: Tensor | None) -> tuple[dict[str, Given], Any, Tensor]:
+    """Return which optional arguments the modules are given, the logits, and the images."""
+    watched = copied(model).eval()
+    fill_zeros(watched)
+    watch = Watch(watched)
+    logits, images = answer(watched, example, watch.seen)
+    return watch.given(), logits, images
 
 
-def _insert(module: nn.Module, graph: fx.Graph, node: fx.Node, probe: _Probe) -> None:
-    """Let a probe see the terms of an addition before they are added."""
-    name = f"probe_{node.name}"
-    module.add_module(name, probe)
-    with graph.inserting_before(node):
-        first = graph.call_module(name, terms(node))
-    replace_first_term(node, first)
-
-
-def answer(
-    model: nn.Module, example: Tensor | None, seen: dict[Any, Any] | None = None
-) -> tuple[Any, Tensor]:
-    """Return a network's answer to the example, or to random images of a size that it takes.
-
-    Where it draws from global generators, the draws are always the same ones, and the generators
-    are put back. What hooks and probes have ``seen`` of images that it does not take is forgotten.
-    """
-    if example is not None:
-        sizes = [example]
-    else:
-        parameter = next(model.parameters(), None)
-        first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
-        channels = 3 if first is None else first.in_channels
-        like = torch.empty(0) if parameter is None else parameter
-        sizes = [
-            torch.rand(2, channels, side, side, generator=torch.Generator().manual_seed(0)).to(like)
-            for side in SIDES
-        ]
-    for number, images in enumerate(sizes, 1):
-        if seen is not None:
-            seen.clear()
-        try:
-            with seeded(), torch.enable_grad():
-                return logits_of(model(images.clone().requires_grad_())), images
-        except Exception as error:
-            if number == len(sizes):
-                raise ValueError(
-                    f"model fails on the example images {tuple(images.shape)}: {error}; give it "
-                    "others: example=..."
-                ) from error
-    raise AssertionError("there is at least one size")
-
-
-def _no_residual(one: Any, two: Any) -> str:
-    """Return why an addition of these is no residual mapping; "" if it is one."""
-    if not isinstance(one, Tensor) or not isinstance(two, Tensor):
-        return _NO_TENSORS
-    if not one.requires_grad or not two.requires_grad:
-        return "a term does not depend on the images"
-    if one.shape != two.shape:
-        return f"its terms differ in shape, {tuple(one.shape)} and {tuple(two.shape)}"
-    if _comes_from(two, _linear_sources(one)) or _comes_from(one, _linear_sources(two)):
-        return ""
-    return "neither term is a shortcut of what the other is computed from"
-
-
-def _linear_sources(x: Tensor) -> set[Any]:
-    """Return the autograd nodes of a tensor and of what it is a linear map of, step by step."""
-    node, found = _node(x), set()
-    while node is not None:
-        found.add(node)
-        sources = [source for source, _ in node.next_functions if source is not None]
-        if len(sources) != 1 or not any(word in node.name() for word in _LINEAR):
-            break
-        node = sources[0]
-    return found
-
-
-def _comes_from(x: Tensor, sources: set[Any]) -> bool:
-    return any(node in sources for node in _steps(x))
-
-
-def _concatenates(logits: Any) -> bool:
-    """Return whether activations were concatenated on the way to the logits."""
-    if not isinstance(logits, Tensor) or not logits.requires_grad:
-        return False
-    return any("CatBackward" in node.name() for node in _steps(logits))
-
-
-def _steps(x: Tensor) -> Iterator[Any]:
-    """Yield the autograd nodes that a tensor was computed by."""
-    left, seen = [_node(x)], set()
-    while left:
-        node = left.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            yield node
-            left += [source for source, _ in node.next_functions]
-
-
-def _node(x: Tensor) -> Any:
-    """Return where a tensor stands in autograd's graph; of a leaf, where its gradient gathers."""
-    if x.grad_fn is not None:
-        return x.grad_fn
-    return x.view_as(x).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
-
-
-def _chosen(
-    model: nn.Module, blocks: Iterable[str | type[nn.Module]], example: Tensor | None
-) -> list[Residual]:
+def _chosen(model: nn.Module, blocks: Blocks, example: Tensor | None) -> list[Residual]:
     """Return the modules that are named, or of the classes that are given, each once."""
     names = {module: name for name, module in model.named_modules()}  # of several, the first
     chosen: dict[nn.Module, str] = {}
-    for block in blocks:
+    wanted = [blocks] if isinstance(blocks, str | type) else list(blocks)
+    if not wanted:
+        raise ValueError(f"blocks must have at least one module, found none; {made_of(model)}")
+    for block in wanted:
+        if not isinstance(block, str | type):
+            raise TypeError(
+                "blocks must be names of modules or their classes, found "
+                f"{type(block).__name__}; {made_of(model)}"
+            )
         if isinstance(block, str):
             known = dict(model.named_modules(remove_duplicate=False))
             modules = [known[block]] if block in known else []
@@ -352,7 +246,7 @@ def _chosen(
 
 def _uses(model: nn.Module, names: Iterable[str], example: Tensor | None) -> Counter[str]:
     """Return how often one forward pass calls each of these modules."""
-    watched, uses = copy.deepcopy(model).eval(), Counter[str]()
+    watched, uses = copied(model).eval(), Counter[str]()
 
     def counting(name: str) -> Callable[..., None]:
         return lambda *_: uses.update([name])
@@ -363,12 +257,6 @@ def _uses(model: nn.Module, names: Iterable[str], example: Tensor | None) -> Cou
     return uses
 
 
-def candidates(model: nn.Module) -> list[str]:
-    """Return the classes of the network's own modules, those that seem to add first."""
-    kinds = {type(m).__name__: m for m in model.modules() if may_add(m)}
-    return sorted(kinds, key=lambda kind: (not adds_activations(kinds[kind]), kind))[:8]
-
-
 def _none_found(model: nn.Module, skipped: Mapping[str, str], *, concatenates: bool) -> str:
     words = f"model has no residual connection that could be found: {type(model).__name__}"
     if skipped:
@@ -376,11 +264,6 @@ def _none_found(model: nn.Module, skipped: Mapping[str, str], *, concatenates: b
     if concatenates:
         words += ". It concatenates activations (torch.cat), which is not a residual addition"
     return (
-        f"{words}. Where it has some, name the blocks whose output they are, blocks=[...]; it is "
-        f"made of {', '.join(candidates(model)) or 'layers of torch alone'}"
+        f"{words}. Where it has some, name the blocks whose output they are, blocks=[...]; "
+        + made_of(model)
     )
-
-
-def place_of(name: str, module: nn.Module) -> str:
-    """Return a module's name and class, for messages."""
-    return f"{name or 'the network itself'} ({type(module).__name__})"

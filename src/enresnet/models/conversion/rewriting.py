@@ -7,6 +7,7 @@ stays an instance of its class, with its attributes and hooks.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from torch import fx, nn
 
 _ORIGINAL = "_class_before_rewriting"
+_READ = "_read_when_traced"
 
 
 @dataclass(frozen=True)
@@ -23,8 +25,11 @@ class _Package:
     name: str
 
 
-def rewrite(module: nn.Module, graph: fx.Graph) -> None:
-    """Let the ``forward`` of a module be that of a graph."""
+def rewrite(module: nn.Module, graph: fx.Graph, read: Iterable[str] = ()) -> None:
+    """Let the ``forward`` of a module be that of a graph.
+
+    The attributes that were ``read`` when it was traced can no longer be set to other values.
+    """
     if isinstance(module, fx.GraphModule):  # it has a class of its own already
         module.graph = graph
         return
@@ -34,10 +39,17 @@ def rewrite(module: nn.Module, graph: fx.Graph) -> None:
         for name, value in code.globals.items()
     }
     kind = type(module)
-    module.__class__ = _subclass(getattr(kind, _ORIGINAL, kind), code.src, used)
+    module.__class__ = _subclass(
+        getattr(kind, _ORIGINAL, kind),
+        code.src,
+        used,
+        frozenset(read) | getattr(kind, _READ, set()),
+    )
 
 
-def _subclass(kind: type[nn.Module], source: str, used: dict[str, Any]) -> type[nn.Module]:
+def _subclass(
+    kind: type[nn.Module], source: str, used: dict[str, Any], read: frozenset[str]
+) -> type[nn.Module]:
     """Return a class with the ``forward`` of a source, which uses some names."""
     scope = {
         name: importlib.import_module(value.name) if isinstance(value, _Package) else value
@@ -48,7 +60,17 @@ def _subclass(kind: type[nn.Module], source: str, used: dict[str, Any]) -> type[
     def reduced(self: nn.Module, protocol: Any) -> Any:
         # A copy or a pickle finds no such class by its name, so it makes the class again.
         parts: Any = kind.__reduce_ex__(self, protocol)
-        return _instance, (kind, source, used), *parts[2:]
+        return _instance, (kind, source, used, read), *parts[2:]
+
+    def set_attribute(self: nn.Module, name: str, value: Any) -> None:
+        if name in read and name in vars(self):
+            held = vars(self)[name]
+            if held is not value and (type(held) is not type(value) or held != value):
+                raise AttributeError(
+                    f"{name} of {kind.__name__} was read when noise was added, and would have no "
+                    "effect now: set it in the network, and convert that again by feynman_kac"
+                )
+        kind.__setattr__(self, name, value)
 
     of_torch = kind.__module__.startswith("torch.nn")  # which tracers do not look into
     parts = {
@@ -56,12 +78,19 @@ def _subclass(kind: type[nn.Module], source: str, used: dict[str, Any]) -> type[
         "__qualname__": kind.__qualname__,
         "__doc__": kind.__doc__,
         "__reduce_ex__": reduced,
+        "__setattr__": set_attribute,
         "forward": scope["forward"],
         _ORIGINAL: kind,
+        _READ: read,
     }
     return type(kind.__name__, (kind,), parts)
 
 
-def _instance(kind: type[nn.Module], source: str, used: dict[str, Any]) -> nn.Module:
-    made = _subclass(kind, source, used)
+def _instance(
+    kind: type[nn.Module],
+    source: str,
+    used: dict[str, Any],
+    read: frozenset[str] = frozenset(),  # pickles of earlier versions have none
+) -> nn.Module:
+    made = _subclass(kind, source, used, read)
     return made.__new__(made)

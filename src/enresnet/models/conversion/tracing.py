@@ -6,42 +6,86 @@ Its children are called, not followed: all parameters keep their names.
 from __future__ import annotations
 
 import inspect
-import operator
+import itertools
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import fx, nn
 
+from enresnet.models.conversion.arguments import (
+    PLAIN,
+    Given,
+    optional_arguments,
+    stays_at_default,
+)
+from enresnet.models.conversion.contexts import all_switched, contexts
 from enresnet.models.conversion.draws import DrawError, no_draws
 from enresnet.models.conversion.source import TORCH_BLOCKS
+from enresnet.models.conversion.training_flag import follow_training
 from enresnet.models.noise import NoiseInjection
-
-_ADDITIONS = (operator.add, operator.iadd, torch.add)
-_METHODS = ("add", "add_")
-_TERMS = ("input", "other")
+from enresnet.models.side_effects import StateBefore
 
 
 class UntraceableError(Exception):
     """A forward that torch.fx cannot follow."""
 
 
+@dataclass(frozen=True)
+class Traced:
+    """What a trace of a module's own ``forward`` gives.
+
+    Attributes:
+        graph: What the ``forward`` does.
+        read: The module's plain attributes that it read, whose values the graph has for good.
+    """
+
+    graph: fx.Graph
+    read: frozenset[str]
+
+
 class _Shallow(fx.Tracer):
     """Follows a module's own ``forward``; its children are called, not followed."""
+
+    proxy_buffer_attributes = True  # a buffer is read in every call, not once
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._contexts = contexts()
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        for words, value in contexts().items():
+            if value != self._contexts[words]:
+                raise UntraceableError(words)
+        return super().create_node(*args, **kwargs)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         del m, module_qualified_name
         return True
 
 
-def traced(module: nn.Module) -> fx.Graph:
-    """Return the graph of a module's own ``forward``, the same in training and in evaluation."""
-    graphs = []
-    before = module.training
+def traced(module: nn.Module, given: Given = Given()) -> Traced:  # noqa: B008
+    """Trace a module's own ``forward``, which must be the same in training and in evaluation.
+
+    Optional arguments that are never given stay at their defaults. The module is left as it was.
+
+    Raises:
+        UntraceableError: The graph would not be the same function in every call; says why.
+    """
+    graphs, read = [], set[str]()
     try:
-        for mode in (True, False):
-            module.training = mode  # its own flag alone: children are not followed
-            with no_draws(module):
-                graphs.append(_own_graph(module))
+        for mode, switched in itertools.product((True, False), (True, False)):
+            with _as_it_was(module), all_switched(switched), no_draws(module):
+                module.training = mode  # its own flag alone: children are not followed
+                before = StateBefore(module)
+                graphs.append(_own_graph(module, given.never, read))
+                change = _kept_tensors(module) or before.change()
+                _check_sometimes(module, given, graphs[-1])
+            if change:
+                raise UntraceableError(change)
+    except UntraceableError:
+        raise
     except DrawError as error:
         raise UntraceableError(
             "its forward draws random numbers: a trace would keep them"
@@ -49,34 +93,125 @@ def traced(module: nn.Module) -> fx.Graph:
     except Exception as error:  # anything may go wrong where a proxy stands for a tensor
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UntraceableError(f"its forward cannot be traced ({reason})") from error
+    if not follow_training(graphs[-1], graphs[0]) or str(graphs[1]) != str(graphs[0]):
+        raise UntraceableError(
+            "its forward differs between training and evaluation; hand self.training to a function "
+            "(functional.dropout(x, p, self.training)) or use nn.Dropout in place of a branch"
+        )
+    _guard(graphs[-1], module, given.never)
+    return Traced(graphs[-1], frozenset(read))
+
+
+@contextmanager
+def _as_it_was(module: nn.Module) -> Iterator[None]:
+    """Put a module's fields back: its ``forward`` may store what stands for its input."""
+    holders = [vars(module), module._parameters, module._buffers]
+    before = [dict(holder) for holder in holders]
+    try:
+        yield
     finally:
-        module.training = before
-    if str(graphs[0]) != str(graphs[1]):
-        raise UntraceableError("its forward differs between training and evaluation")
-    return graphs[1]
+        for holder, values in zip(holders, before, strict=True):
+            holder.clear()
+            holder.update(values)
 
 
-def _own_graph(module: nn.Module) -> fx.Graph:
-    """Trace a module; what its ``forward`` only passes on, as **kwargs, is left out."""
+def _kept_tensors(module: nn.Module) -> str:
+    """Return whether torch.fx keeps tensors that a ``forward`` made, as a clause; "" if not."""
+    if any(name.startswith("_tensor_constant") for name in vars(module)):
+        return "its forward makes tensors that do not depend on its input: a trace would keep them"
+    return ""
+
+
+def _own_graph(module: nn.Module, left_out: Collection[str], read: set[str]) -> fx.Graph:
+    """Trace a module; what its ``forward`` only passes on, as **kwargs, is left out.
+
+    The names of the plain attributes that it reads are added to ``read``.
+    """
     kind = type(module)
-    parameters = inspect.signature(kind.forward).parameters.values()
-    open_ended = [p for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    if not open_ended:
-        return _Shallow().trace(module)
-    names = [p.name for p in parameters if p not in open_ended]
-    taken = ", ".join(
-        name if p.default is p.empty else f"{name}=None"
-        for name, p in zip(names, (p for p in parameters if p not in open_ended), strict=True)
-    )
-    given = ", ".join(f"{name}={name}" for name in names if name != "self")
-    scope: dict[str, Any] = {"original": kind.forward}
-    # torch.fx reads the names of arguments from a function's code, so there must be one.
-    exec(f"def forward({taken}): return original(self, {given})", scope)
-    module.__class__ = type(kind.__name__, (kind,), {"forward": scope["forward"]})
+    own = {"forward": _forward(kind, left_out), "__getattribute__": _reading(kind, read)}
+    module.__class__ = type(kind.__name__, (kind,), own)
     try:
         return _Shallow().trace(module)
     finally:
         module.__class__ = kind
+
+
+def _forward(kind: type[nn.Module], left_out: Collection[str]) -> Callable[..., Any]:
+    """Return the ``forward`` of a class with the arguments that are traced."""
+    parameters = inspect.signature(kind.forward).parameters.values()
+    named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if len(named) == len(parameters) and not left_out:
+        return kind.forward
+    scope: dict[str, Any] = {
+        "original": kind.forward,
+        "defaults": {p.name: p.default for p in named},
+    }
+    taken = ", ".join(
+        p.name if p.default is p.empty else f"{p.name}=defaults[{p.name!r}]" for p in named
+    )
+    given = ", ".join(
+        p.name if p.kind is p.POSITIONAL_ONLY else f"{p.name}={p.name}"
+        for p in named[1:]
+        if p.name not in left_out
+    )
+    # torch.fx reads the names of arguments from a function's code, so there must be one.
+    exec(f"def forward({taken}): return original({named[0].name}, {given})", scope)
+    made: Callable[..., Any] = scope["forward"]
+    return made
+
+
+def _reading(kind: type[nn.Module], read: set[str]) -> Callable[[nn.Module, str], Any]:
+    """Return how attributes are read, which remembers the names of plain ones."""
+
+    def get(self: nn.Module, name: str) -> Any:
+        value = kind.__getattribute__(self, name)
+        plain = type(value) in PLAIN and name != "training"
+        if plain and name in object.__getattribute__(self, "__dict__"):
+            read.add(name)
+        return value
+
+    return get
+
+
+def _check_sometimes(module: nn.Module, given: Given, graph: fx.Graph) -> None:
+    """Raise where a ``forward`` asks whether an argument that is sometimes given was given."""
+    if not given.sometimes:
+        return
+    defaults = optional_arguments(module)
+    without = _own_graph(module, {*given.never, *given.sometimes}, set())
+    if _operations(graph, {name: defaults[name] for name in given.sometimes}) != _operations(
+        without, {}
+    ):
+        raise UntraceableError(
+            f"it is called with and without {', '.join(given.sometimes)}, and its forward asks "
+            "which"
+        )
+
+
+def _operations(graph: fx.Graph, values: dict[str, Any]) -> list[str]:
+    """Return what a graph does where some of its arguments have values."""
+
+    def valued(node: fx.Node) -> Any:
+        return (
+            values[str(node.target)] if node.op == "placeholder" and node.target in values else node
+        )
+
+    return [
+        str((node.op, node.target, fx.map_arg(node.args, valued), fx.map_arg(node.kwargs, valued)))
+        for node in graph.nodes
+        if node.op != "placeholder"
+    ]
+
+
+def _guard(graph: fx.Graph, module: nn.Module, left_out: Collection[str]) -> None:
+    """Let a graph refuse arguments that it does not look at."""
+    defaults, kind = optional_arguments(module), type(module).__name__
+    arguments = [node for node in graph.nodes if node.op == "placeholder"]
+    for node in arguments:
+        if node.target in left_out and node.target in defaults:
+            with graph.inserting_after(arguments[-1]):
+                name = str(node.target)
+                graph.call_function(stays_at_default, (node, defaults[name], kind, name))
 
 
 def may_add(module: nn.Module) -> bool:
@@ -85,70 +220,3 @@ def may_add(module: nn.Module) -> bool:
     if issubclass(kind, NoiseInjection):
         return False
     return not kind.__module__.startswith("torch.nn") or issubclass(kind, TORCH_BLOCKS)
-
-
-def additions(graph: fx.Graph) -> list[fx.Node]:
-    """Return the additions of two values that are computed in a graph."""
-    return [
-        node
-        for node in graph.nodes
-        if (
-            (node.op == "call_function" and node.target in _ADDITIONS)
-            or (node.op == "call_method" and node.target in _METHODS)
-        )
-        and all(isinstance(term, fx.Node) for term in terms(node))
-    ]
-
-
-def terms(node: fx.Node) -> tuple[Any, Any]:
-    """Return the two terms of an addition, which may be given by name."""
-    given = [*node.args[:2], *(node.kwargs[key] for key in _TERMS if key in node.kwargs)]
-    first, second, *_ = (*given, None, None)
-    return first, second
-
-
-def replace_first_term(node: fx.Node, first: fx.Node) -> None:
-    """Let something else be the first term of an addition."""
-    if node.args:
-        node.args = (first, *node.args[1:])
-    else:
-        node.kwargs = {**node.kwargs, "input": first}
-
-
-def insert_after(graph: fx.Graph, node: fx.Node, target: str) -> None:
-    """Let a module change the result of an addition, for all that use it later.
-
-    An addition in place also changes its first term, which later code may know by an older name.
-    """
-    with graph.inserting_after(node):
-        after = graph.call_module(target)
-    names = _names_of(node)
-    for user in graph.nodes:
-        if user > after:
-            for name in names:
-                user.replace_input_with(name, after)
-    after.args = (node,)
-
-
-def _names_of(node: fx.Node) -> list[fx.Node]:
-    """Return the nodes that are known to stand for the tensor of a node when it is done."""
-    names = [node]
-    for name in names:  # which grows
-        others = [user for user in name.users if user < node and _changed_by(user) is name]
-        if (changed := _changed_by(name)) is not None:
-            others.append(changed)
-        names += [other for other in others if other not in names]
-    return names
-
-
-def _changed_by(node: fx.Node) -> fx.Node | None:
-    """Return the tensor that an operation changes in place and returns."""
-    if node.op not in ("call_method", "call_function"):
-        return None
-    name = node.target if isinstance(node.target, str) else node.target.__name__
-    if (name.endswith("_") and not name.endswith("__")) or (
-        node.target is operator.iadd or node.kwargs.get("inplace")
-    ):
-        changed = node.args[0] if node.args else node.kwargs.get("input")
-        return changed if isinstance(changed, fx.Node) else None
-    return None
