@@ -3,6 +3,7 @@
 import logging
 import random
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 import enresnet
-from enresnet.attacks import APGD, IFGSM, PGD, Square
+from enresnet.attacks import APGD, IFGSM, PGD, Square, Strongest
+from enresnet.attacks.counting import Classifier
 from enresnet.attacks.known_networks import is_batch_independent, is_deterministic
 from enresnet.models import Normalized, feynman_kac, set_noise, using_noise
 from enresnet.models.frozen import FrozenCall, frozen, traced
@@ -455,6 +457,14 @@ ATTACKS = {
 }
 
 
+MEETING = {name: partial(attack, early_stop=True) for name, attack in ATTACKS.items()} | {
+    "restarts": lambda: PGD(epsilon=EPSILON, steps=5, restarts=4),
+    "targets": lambda: APGD(epsilon=EPSILON, steps=5, loss="targeted_dlr"),
+    "square": lambda: Square(epsilon=EPSILON, steps=20),
+    "strongest": lambda: Strongest(epsilon=EPSILON, budget=100),
+}
+
+
 class TestEarlyStop:
     """Of images that a deterministic model gets wrong."""
 
@@ -499,6 +509,30 @@ class TestEarlyStop:
         ]
         assert torch.equal(results[0].images, results[1].images)
         assert results[0].gradients == results[1].gradients
+
+    @pytest.mark.parametrize("wrapped", [False, True], ids=["module", "function"])
+    @pytest.mark.parametrize("name", MEETING)
+    def test_none_leaves_a_batch_whose_images_meet(self, name, wrapped, monkeypatch):
+        class Centred(PostActivation):
+            def forward(self, x):
+                return super().forward(x - 0.1 * x.mean(dim=0, keepdim=True))
+
+        images, labels = random_problem((8, 3, 12, 12), classes=4, seed=1)
+        model = trained(Net(Centred()))
+        with torch.no_grad():
+            labels[2:] = model(images).argmax(dim=1)[2:]
+        sizes = []
+        checked = Classifier.checked
+        monkeypatch.setattr(
+            Classifier,
+            "checked",
+            lambda self, logits, n, **k: sizes.append(n) or checked(self, logits, n, **k),
+        )
+        given = (lambda x: model(x)) if wrapped else model
+        MEETING[name]()(given, images, labels, seed=0)
+        # A few images are asked about, whether they meet and whether answers stay the same.
+        assert set(sizes) <= {8, *((3, 4) if name in ("square", "strongest") else ())}
+        assert sizes.count(8) > 10
 
     def test_settings_tell_of_it_where_there_is_one(self):
         assert "early_stop" not in IFGSM().settings()

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from enresnet.models.batch_mates import images_meet
 from enresnet.models.frozen.call import FrozenCall
 from enresnet.models.frozen.fold_graph import fold_graph
 from enresnet.models.frozen.fuse_graph import fuse_graph
@@ -68,7 +69,7 @@ class TracedNetwork(FrozenCall):
         self._wholes: dict[Place, fx.GraphModule] = {}
         self._parts: dict[Place, SplitGraph | None] = {}
         self._convolves = any(isinstance(m, nn.Conv2d) for m in network.modules())
-        self._independent = False  # until it was tried
+        self._apart = False  # until it was tried
         self._bfloat16: bool | None = None
         self._few: Tensor | None = None
 
@@ -80,9 +81,14 @@ class TracedNetwork(FrozenCall):
     @property
     def independent(self) -> bool:
         """Whether no image's answer depends on another image, as was tried."""
-        return self._independent and all(
+        return self._apart and all(
             place.std_over == "example" for place in noise_modules(self.network)
         )
+
+    @property
+    def apart(self) -> bool:
+        """Whether no image's answer depends on another image but by the scale of its noise."""
+        return self._apart
 
     def __call__(self, images: Tensor) -> Any:
         """Return the logits for images, as the network takes them."""
@@ -154,22 +160,10 @@ class TracedNetwork(FrozenCall):
                 own = self(few.clone())
                 if own.shape != first.shape or not _distance(first, own) < CLOSE:
                     raise UnsuitableError("it answers otherwise once it is traced")
-                self._independent = self._is_independent(few)
+                self._apart = not images_meet(self, few)
             except RuntimeError as error:
                 raise UnsuitableError(f"it fails once it is traced ({error})") from error
         self.slack = SLACK * float((own - first).abs().max())
-
-    def _is_independent(self, few: Tensor) -> bool:
-        """Return whether no image's answer depends on another image."""
-        with torch.enable_grad(), without_noise(self.network):
-            leaf = few[:3].clone().requires_grad_()
-            logits = self(leaf)
-            for row in range(len(leaf)):
-                (gradient,) = torch.autograd.grad(logits[row].sum(), leaf, retain_graph=True)
-                gradient[row] = 0
-                if gradient.any():
-                    return False
-        return True
 
     def _place(self, images: Tensor) -> Place | None:
         """Return the type and device to compute in; None where torch is to say what is wrong."""
