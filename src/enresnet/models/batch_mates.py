@@ -40,29 +40,33 @@ def images_meet(call: Call, images: Tensor) -> bool:
 def _gradients_meet(call: Call, few: Tensor) -> bool | None:
     """Return whether a row's logits have a gradient at other images; None if all is flat."""
     leaf = few.clone().requires_grad_()
-    logits = call(leaf)
+    try:
+        logits = call(leaf)
+    except Exception:  # such as of numpy; what else is wrong shows without a gradient too
+        return None
     if not logits.requires_grad:
         return None
     flat = False
     for row in range(len(few)):
-        found: tuple[Tensor | None, ...]
         try:
-            found = torch.autograd.grad(
-                logits[row].sum(), leaf, retain_graph=True, allow_unused=True
-            )
+            found = _gradient(logits[row].sum(), leaf)
         except RuntimeError as error:
             if type(error) is not RuntimeError:  # such as that memory is out
                 raise
             return None
-        if found[0] is None:
+        if found is None:
             return None
-        gradient = found[0].clone()
+        gradient = found.clone()
         own = bool(gradient[row].any())
         gradient[row] = 0
         if gradient.any():
             return True
         flat |= not own
     return None if flat else False
+
+
+def _gradient(value: Tensor, leaf: Tensor) -> Tensor | None:
+    return torch.autograd.grad(value, leaf, retain_graph=True, allow_unused=True)[0]
 
 
 @torch.no_grad()
