@@ -284,6 +284,21 @@ class Silent(PostActivation):
         return x + self.bn1(y)
 
 
+class HalfBlind(PostActivation):
+    """A part without gradient, which a graph would not know."""
+
+    def forward(self, x):
+        with torch.no_grad():
+            gate = torch.sigmoid(self.conv1(x))
+        return super().forward(x) * gate
+
+
+class Exact(PostActivation):
+    def forward(self, x):
+        with torch.autocast("cpu", enabled=False):
+            return super().forward(x.float())
+
+
 class Hooked(PostActivation):
     def __init__(self):
         super().__init__()
@@ -310,6 +325,8 @@ class Hooked(PostActivation):
         (Listing, "changes the module"),
         (NeverOff, "dropout that is never off"),
         (Silent, "not used"),
+        (HalfBlind, "switches autograd off for a part"),
+        (Exact, "switches autocast for a part"),
         (Hooked, "hooks"),
     ],
 )
@@ -331,6 +348,13 @@ def test_what_may_be_another_function_is_called_as_it_is(block, reason, caplog, 
     assert float(getattr(model.blocks[0], "counted", 0)) == 0  # tracing left the buffer alone
     assert not any(name.startswith("_tensor_constant") for name in vars(model))
     IFGSM(steps=10)(model, IMAGES, LABELS)
+
+
+def test_a_gradient_that_is_not_the_networks_is_noticed(caplog, monkeypatch):
+    monkeypatch.setattr(traced, "_said", set())
+    monkeypatch.setattr(traced, "switched_mode", lambda *_: "")
+    with caplog.at_level(logging.INFO, "enresnet"), frozen(trained(Net(HalfBlind())), few=IMAGES):
+        assert "its gradient differs once it is traced" in caplog.text
 
 
 def test_images_that_meet_in_the_network_are_noticed():

@@ -2,9 +2,9 @@
 
 The graph is traced once (trace_graph.py), its BatchNorm folded away (fold_graph.py), convolutions
 fused with the ReLU after them (fuse_graph.py), and the part before the first noise shared between
-draws (split_graph.py). The copy is compared with the network
-itself on a few images. Where the two differ, or the network cannot be traced, attacks call it as
-it is, and the log says why.
+draws (split_graph.py). The copy and its gradient are compared with those of the network itself on a
+few images. Where they differ, or the network cannot be traced, attacks call it as it is, and the
+log says why.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from enresnet.models.frozen.fuse_graph import fuse_graph
 from enresnet.models.frozen.split_graph import SplitGraph, split_at_noise
 from enresnet.models.frozen.trace_graph import LogitsOnly, UnsuitableError, trace
 from enresnet.models.interface import logits_of, wrong_logits
+from enresnet.models.modes_in_forward import switched_mode
 from enresnet.models.noise import NoiseInjection, noise_modules, without_noise
 from enresnet.models.side_effects import StateBefore
 
 LOG = logging.getLogger("enresnet")
 TIMES = 8  # how often a network is called to see whether its answer is always the same
 CLOSE = 1e-3  # by how much folding may change the logits, relative to their spread
+CLOSE_GRADIENT = 5e-3  # the same of the gradient at the images, in norm; rounding flips some ReLUs
 CLOSE_REDUCED = 0.05  # the same for bfloat16
 SLACK = 10.0  # how many times more the logits may change on other images
 _TYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -154,16 +156,36 @@ class TracedNetwork(FrozenCall):
             for _ in range(TIMES):
                 if not torch.equal(logits_of(self.network(few[:2].clone())), pair):
                     raise UnsuitableError("it does not answer the same each time")
-            if change := before.change():
+            if change := before.change() or switched_mode(self.network, few[:2]):
                 raise UnsuitableError(change)
             try:
                 own = self(few.clone())
                 if own.shape != first.shape or not _distance(first, own) < CLOSE:
                     raise UnsuitableError("it answers otherwise once it is traced")
+                if not self._has_the_gradient(few):
+                    raise UnsuitableError("its gradient differs once it is traced")
                 self._apart = not images_meet(self, few)
             except RuntimeError as error:
                 raise UnsuitableError(f"it fails once it is traced ({error})") from error
         self.slack = SLACK * float((own - first).abs().max())
+
+    @torch.enable_grad()
+    def _has_the_gradient(self, few: Tensor) -> bool:
+        """Return whether its gradient at the images is that of the network, but for rounding."""
+        if any(parameter.is_inference() for parameter in self.network.parameters()):
+            return True  # the network itself has none
+        found = []
+        for call in (self.network, self):
+            leaf = few.clone().requires_grad_()
+            logits = logits_of(call(leaf)).float()
+            weights = torch.linspace(1, -1, logits.shape[1], device=logits.device)
+            gradient: Tensor | None = None
+            if logits.requires_grad:
+                gradient = torch.autograd.grad((logits * weights).sum(), leaf, allow_unused=True)[0]
+            found.append(torch.zeros_like(leaf) if gradient is None else gradient)
+        close = CLOSE_GRADIENT if few.dtype == torch.float32 else CLOSE_REDUCED
+        one, two = (gradient.float() for gradient in found)
+        return bool((one - two).norm() <= close * one.norm())
 
     def _place(self, images: Tensor) -> Place | None:
         """Return the type and device to compute in; None where torch is to say what is wrong."""
