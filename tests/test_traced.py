@@ -3,6 +3,7 @@
 import logging
 import random
 import re
+import time
 from functools import partial
 
 import numpy as np
@@ -284,6 +285,38 @@ class Silent(PostActivation):
         return x + self.bn1(y)
 
 
+FILE_DICE, FILE_COUNT = random.Random(0), [0]
+
+
+def scale():
+    return 0.5 if FILE_DICE.random() < 1e-9 else 1.0
+
+
+class FileDice(PostActivation):
+    """Draws, by another function, from a generator of its file."""
+
+    def forward(self, x):
+        return super().forward(x) * scale()
+
+
+class FileCount(PostActivation):
+    def forward(self, x):
+        FILE_COUNT[0] += 1
+        return super().forward(x) * (1 if FILE_COUNT[0] < 10**6 else 0)
+
+
+class Clock(PostActivation):
+    def forward(self, x):
+        return super().forward(x) * (1 if time.time() > 0 else 0)
+
+
+class Entropy(PostActivation):
+    def forward(self, x):
+        import os
+
+        return super().forward(x) * (1 if os.urandom(1) else 0)
+
+
 class HalfBlind(PostActivation):
     """A part without gradient, which a graph would not know."""
 
@@ -325,6 +358,10 @@ class Hooked(PostActivation):
         (Listing, "changes the module"),
         (NeverOff, "dropout that is never off"),
         (Silent, "not used"),
+        (FileDice, "draws random numbers"),
+        (FileCount, "changes FILE_COUNT, which its file holds"),
+        (Clock, "reads the clock or the system's entropy .time.time"),
+        (Entropy, "reads the clock or the system's entropy .os.urandom"),
         (HalfBlind, "switches autograd off for a part"),
         (Exact, "switches autocast for a part"),
         (Hooked, "hooks"),
