@@ -400,8 +400,11 @@ class TestUploads:
             path.write_bytes(whole[: len(whole) // 2])
         else:
             path.write_bytes({"text": b"hello", "empty": b"", "svg": b"<svg/>"}[kind])
-        with pytest.raises(ValueError, match=r"^upload\.png is not a whole image") as found:
+        with pytest.raises(
+            ValueError, match=r"^the file upload\.png is not a whole image"
+        ) as found:
             read_upload(path, DIGIT)
+        assert page_module._sentence(found.value).startswith("The file upload.png is not a whole")
         assert str(tmp_path) not in str(found.value)
 
     def test_a_network_that_takes_no_pictures(self, tmp_path):

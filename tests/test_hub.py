@@ -70,6 +70,17 @@ class TestFolder:
             set_noise(one.model, 0.0)
         assert torch.equal(mine(images), again(images))
 
+    def test_the_command_evaluates_it(self, tmp_path, monkeypatch, capsys):
+        from enresnet.cli import main
+
+        monkeypatch.chdir(tmp_path)
+        self.published().save_pretrained("theirs")
+        words = ["--data", "digits", "--attacks", "fgsm", "--limit", "4", "--draws", "1"]
+        assert main(["evaluate", "theirs", *words]) == 0
+        assert (tmp_path / "evaluations" / "theirs").is_dir()
+        assert main(["evaluate", "theirs", "--checkpoint", "last", *words]) == 2
+        assert "--checkpoint is for runs; theirs is not a run" in capsys.readouterr().err
+
     def test_the_card(self, tmp_path):
         self.published().save_pretrained(tmp_path)
         _, head, page = (tmp_path / "README.md").read_text().split("---\n", 2)

@@ -69,6 +69,16 @@ def test_types_and_memory_formats_are_kept(dtype):
     assert not torch.equal(x, y)
 
 
+@pytest.mark.parametrize("std_over", ["example", "batch"])
+def test_large_features_in_float16_stay_finite(std_over):
+    x = (2000 * torch.randn(2, 64, 16, 16, generator=seeded())).half().requires_grad_()
+    y = inject_noise(x, 0.1, std_over=std_over, generator=seeded(1))
+    (gradient,) = torch.autograd.grad(y.float().mean(), x)
+    assert y.isfinite().all()
+    assert gradient.isfinite().all()
+    assert float((y - x).detach().float().std()) == pytest.approx(200, rel=0.05)
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_the_mode_has_no_say(training):
     layer = NoiseInjection().train(training)

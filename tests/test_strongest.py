@@ -416,6 +416,7 @@ def test_the_last_search_of_a_deterministic_model_is_exact(monkeypatch):
     labels = torch.zeros(2, dtype=torch.int64)
     attack = Strongest(budget=100, epsilon=0.1, eot=1, generator=seeded())
     attack(sure, torch.rand(2, 1, 4, 4, generator=seeded()), labels)
+    reduced = reduced[1:]  # the first gradient tells whether images of a batch meet
     assert reduced[0]
     assert reduced == sorted(reduced, reverse=True)
     assert 5 <= reduced.count(False) <= 20

@@ -3,6 +3,8 @@
 import logging
 import random
 import re
+import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,7 +13,8 @@ from torch import nn
 from torch.nn import functional
 
 import enresnet
-from enresnet.attacks import APGD, IFGSM, PGD, Square
+from enresnet.attacks import APGD, IFGSM, PGD, Square, Strongest
+from enresnet.attacks.counting import Classifier
 from enresnet.attacks.known_networks import is_batch_independent, is_deterministic
 from enresnet.models import Normalized, feynman_kac, set_noise, using_noise
 from enresnet.models.frozen import FrozenCall, frozen, traced
@@ -282,6 +285,53 @@ class Silent(PostActivation):
         return x + self.bn1(y)
 
 
+FILE_DICE, FILE_COUNT = random.Random(0), [0]
+
+
+def scale():
+    return 0.5 if FILE_DICE.random() < 1e-9 else 1.0
+
+
+class FileDice(PostActivation):
+    """Draws, by another function, from a generator of its file."""
+
+    def forward(self, x):
+        return super().forward(x) * scale()
+
+
+class FileCount(PostActivation):
+    def forward(self, x):
+        FILE_COUNT[0] += 1
+        return super().forward(x) * (1 if FILE_COUNT[0] < 10**6 else 0)
+
+
+class Clock(PostActivation):
+    def forward(self, x):
+        return super().forward(x) * (1 if time.time() > 0 else 0)
+
+
+class Entropy(PostActivation):
+    def forward(self, x):
+        import os
+
+        return super().forward(x) * (1 if os.urandom(1) else 0)
+
+
+class HalfBlind(PostActivation):
+    """A part without gradient, which a graph would not know."""
+
+    def forward(self, x):
+        with torch.no_grad():
+            gate = torch.sigmoid(self.conv1(x))
+        return super().forward(x) * gate
+
+
+class Exact(PostActivation):
+    def forward(self, x):
+        with torch.autocast("cpu", enabled=False):
+            return super().forward(x.float())
+
+
 class Hooked(PostActivation):
     def __init__(self):
         super().__init__()
@@ -308,6 +358,12 @@ class Hooked(PostActivation):
         (Listing, "changes the module"),
         (NeverOff, "dropout that is never off"),
         (Silent, "not used"),
+        (FileDice, "draws random numbers"),
+        (FileCount, "changes FILE_COUNT, which its file holds"),
+        (Clock, "reads the clock or the system's entropy .time.time"),
+        (Entropy, "reads the clock or the system's entropy .os.urandom"),
+        (HalfBlind, "switches autograd off for a part"),
+        (Exact, "switches autocast for a part"),
         (Hooked, "hooks"),
     ],
 )
@@ -329,6 +385,13 @@ def test_what_may_be_another_function_is_called_as_it_is(block, reason, caplog, 
     assert float(getattr(model.blocks[0], "counted", 0)) == 0  # tracing left the buffer alone
     assert not any(name.startswith("_tensor_constant") for name in vars(model))
     IFGSM(steps=10)(model, IMAGES, LABELS)
+
+
+def test_a_gradient_that_is_not_the_networks_is_noticed(caplog, monkeypatch):
+    monkeypatch.setattr(traced, "_said", set())
+    monkeypatch.setattr(traced, "switched_mode", lambda *_: "")
+    with caplog.at_level(logging.INFO, "enresnet"), frozen(trained(Net(HalfBlind())), few=IMAGES):
+        assert "its gradient differs once it is traced" in caplog.text
 
 
 def test_images_that_meet_in_the_network_are_noticed():
@@ -455,6 +518,14 @@ ATTACKS = {
 }
 
 
+MEETING = {name: partial(attack, early_stop=True) for name, attack in ATTACKS.items()} | {
+    "restarts": lambda: PGD(epsilon=EPSILON, steps=5, restarts=4),
+    "targets": lambda: APGD(epsilon=EPSILON, steps=5, loss="targeted_dlr"),
+    "square": lambda: Square(epsilon=EPSILON, steps=20),
+    "strongest": lambda: Strongest(epsilon=EPSILON, budget=100),
+}
+
+
 class TestEarlyStop:
     """Of images that a deterministic model gets wrong."""
 
@@ -499,6 +570,30 @@ class TestEarlyStop:
         ]
         assert torch.equal(results[0].images, results[1].images)
         assert results[0].gradients == results[1].gradients
+
+    @pytest.mark.parametrize("wrapped", [False, True], ids=["module", "function"])
+    @pytest.mark.parametrize("name", MEETING)
+    def test_none_leaves_a_batch_whose_images_meet(self, name, wrapped, monkeypatch):
+        class Centred(PostActivation):
+            def forward(self, x):
+                return super().forward(x - 0.1 * x.mean(dim=0, keepdim=True))
+
+        images, labels = random_problem((8, 3, 12, 12), classes=4, seed=1)
+        model = trained(Net(Centred()))
+        with torch.no_grad():
+            labels[2:] = model(images).argmax(dim=1)[2:]
+        sizes = []
+        checked = Classifier.checked
+        monkeypatch.setattr(
+            Classifier,
+            "checked",
+            lambda self, logits, n, **k: sizes.append(n) or checked(self, logits, n, **k),
+        )
+        given = (lambda x: model(x)) if wrapped else model
+        MEETING[name]()(given, images, labels, seed=0)
+        # A few images are asked about, whether they meet and whether answers stay the same.
+        assert set(sizes) <= {8, *((3, 4) if name in ("square", "strongest") else ())}
+        assert sizes.count(8) > 10
 
     def test_settings_tell_of_it_where_there_is_one(self):
         assert "early_stop" not in IFGSM().settings()

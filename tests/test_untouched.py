@@ -9,7 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from enresnet.attacks import FGSM, RandomNoise
+import enresnet
+from enresnet.attacks import FGSM, PGD, RandomNoise
+from enresnet.attacks.determinism import looks_deterministic
+from enresnet.models.frozen import frozen
 from problems import SmallNet, assert_same_state, every_attack, random_problem, seeded, snapshot
 
 
@@ -88,6 +91,33 @@ def test_a_network_inside_a_callable_is_as_it_was(attack, wrapper):
     before = snapshot(model)
     attack(WRAPPERS[wrapper](model), *random_problem())
     assert_same_state(before, snapshot(model))
+
+
+class DropsAlways(SmallNet):
+    """Dropout, and statistics of the batch, at test time too."""
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.dropout.train()
+        self.bn.train()
+        return self
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_networks_own_evaluation_mode_is_respected(wrapped):
+    net = DropsAlways().eval()
+    model = (lambda x: net(x)) if wrapped else net
+    before = snapshot(net)
+    images, labels = random_problem((6, 3, 8, 8))
+    with frozen(model, few=images) as call:
+        assert not torch.equal(call(images), call(images))
+    assert not looks_deterministic(model, images)
+    PGD(steps=3)(model, images, labels)
+    result = enresnet.evaluate(model, (images, labels), ["fgsm"], epsilon=0.1, draws=3)
+    assert result.rows()[0]["draws"] == 3
+    after = snapshot(net)
+    after["rng"] = before["rng"]  # dropout draws
+    assert_same_state(before, after)
 
 
 def test_only_the_attackers_thread_is_frozen():

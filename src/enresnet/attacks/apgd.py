@@ -59,8 +59,9 @@ class APGD(Attack):
             bfloat16, on hardware that computes in it, for networks of this package and for others
             that torch.fx can follow and that answer the same in it.
         early_stop: True leaves an image as soon as the model gets it wrong, if it is known to be
-            deterministic: faster, with the same accuracy. The image has a lower loss than after
-            all steps, and so transfers less. False by default.
+            deterministic and to treat each image of a batch alone: faster, with the same accuracy.
+            The image has a lower loss than after all steps, and so transfers less. False by
+            default.
         generator: Draws the starts. By default it starts from the system's entropy.
 
     Raises:
@@ -123,7 +124,7 @@ class APGD(Attack):
         worst, number = WorstSoFar(batch.images), 0
         for goal in goals:
             for _ in range(self.restarts):
-                rows = worst.rows_to_try(deterministic=batch.deterministic)
+                rows = worst.rows_to_try(retire=batch.retires)
                 if len(rows):
                     part = batch.rows(rows)
                     aim = None if goal is None else goal[rows.to(goal.device)]
@@ -141,9 +142,9 @@ class APGD(Attack):
         """Return each example's best points.
 
         The search starts at ``point``; ``aim`` is the class to reach, where there is one. With
-        ``early_stop`` the examples of a deterministic model leave it where they are lost.
+        ``early_stop`` examples leave it where they are lost, if those of the model may.
         """
-        until_lost = self.early_stop and batch.deterministic
+        until_lost = self.early_stop and batch.retires
         whole = BALLS[self.norm](batch.images, self.epsilon)
         found = Found(point.clone(), torch.zeros(len(point)), torch.zeros(len(point)))
         found = found.to(point.device)

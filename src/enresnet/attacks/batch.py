@@ -14,6 +14,7 @@ from enresnet.attacks.determinism import ASKED, leaves_no_trace
 from enresnet.attacks.geometry import BALLS
 from enresnet.attacks.gradient import expected_gradient, shared_gradient
 from enresnet.attacks.losses import cross_entropy, margin, rivals
+from enresnet.models.batch_mates import images_meet
 from enresnet.models.frozen import FrozenCall
 from enresnet.models.side_effects import StateBefore
 
@@ -36,6 +37,7 @@ class Batch:
     reduced: bool = False  # gradients in bfloat16
     independent: bool = False  # the model is known to treat each image of a batch alone
     deterministic: bool = False  # it is known to answer twice the same
+    apart: bool | None = None  # its images meet in nothing but the scale of noise; None: not asked
     slack: float = 0.0  # by which logits may differ from those of the model's own forward
 
     @torch.no_grad()
@@ -159,6 +161,17 @@ class Batch:
             self.images.device.type, torch.bfloat16
         )
         return context
+
+    @property
+    def retires(self) -> bool:
+        """Whether an example that is lost is known to stay lost, with the others and without."""
+        return self.deterministic and self.apart is True
+
+    def told_apart(self) -> Batch:
+        """Return the batch with ``apart`` decided: a model that is not known is tried."""
+        if self.apart is not None:
+            return self
+        return replace(self, apart=not images_meet(self.logits, self.images))
 
     @torch.no_grad()
     def answers_alike(self, epsilon: float) -> bool:

@@ -41,8 +41,9 @@ class IFGSM(Attack):
             bfloat16, on hardware that computes in it, for networks of this package and for others
             that torch.fx can follow and that answer the same in it.
         early_stop: True leaves an image as soon as the model gets it wrong, if it is known to be
-            deterministic: faster, with the same accuracy. The image has a lower loss than after
-            all steps, and so transfers less. False by default.
+            deterministic and to treat each image of a batch alone: faster, with the same accuracy.
+            The image has a lower loss than after all steps, and so transfers less. False by
+            default.
         generator: Draws random targets. By default it starts from the system's entropy.
 
     Raises:
@@ -96,7 +97,7 @@ class IFGSM(Attack):
         return self._climb(batch, ball, ball.centre)
 
     def _climb(self, batch: Batch, ball: Ball, start: Tensor) -> Tensor:
-        until_lost = self.early_stop and batch.deterministic
+        until_lost = self.early_stop and batch.retires
         walk = climb_until_lost if until_lost else climb
         return walk(batch, ball, start, steps=self.steps, step_size=self.step_size)
 

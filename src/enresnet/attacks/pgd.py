@@ -25,9 +25,9 @@ class PGD(IFGSM):
     """Runs IFGSM from random points of the ball and keeps the worst result of each example.
 
     The worst result fools the model in the largest share of ``eot`` draws; among equals it has the
-    highest mean loss. A model that is known to be deterministic is not attacked again on images
-    that it gets wrong. The first start does not depend on the number of restarts: with the same
-    seed, more restarts never weaken the attack on a deterministic model.
+    highest mean loss. A model that is known to be deterministic, and to treat each image alone, is
+    not attacked again on images that it gets wrong. The first start does not depend on the number
+    of restarts: with the same seed, more restarts never weaken the attack on such a model.
 
     Args:
         epsilon: The radius of the ball, in units of the image's range [0, 1]; 8/255 in linf and 0.5
@@ -45,8 +45,9 @@ class PGD(IFGSM):
             bfloat16, on hardware that computes in it, for networks of this package and for others
             that torch.fx can follow and that answer the same in it.
         early_stop: True leaves an image as soon as the model gets it wrong, if it is known to be
-            deterministic: faster, with the same accuracy. The image has a lower loss than after
-            all steps, and so transfers less. False by default.
+            deterministic and to treat each image of a batch alone: faster, with the same accuracy.
+            The image has a lower loss than after all steps, and so transfers less. False by
+            default.
         generator: Draws the starts and random targets. By default it starts from the system's
             entropy.
 

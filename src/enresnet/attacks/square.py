@@ -109,6 +109,7 @@ class Square(Attack):
                 "square needs images N x channels x height x width, found shape "
                 f"{tuple(batch.images.shape)}"
             )
+        batch = batch.told_apart()
         ball = Linf(batch.images, self.epsilon)
         draws = Draws(batch.seeds, 2 + batch.images.shape[1])
         point = self._stripes(ball, draws)
@@ -124,9 +125,10 @@ class Square(Attack):
         for step in range(self.steps):
             if give_up is not None and step in looks:
                 lost = lost | (give_up & (margin > looks[step] * clean))
-            rows = (~lost).nonzero().squeeze(1)
-            if not len(rows):
+            if lost.all():
                 break
+            # Where images meet, those that are lost stay: without them the others' answers differ.
+            rows = (~lost if batch.apart else torch.ones_like(lost)).nonzero().squeeze(1)
             part = batch.rows(rows)
             side = self._side(step, point.shape[-2:])
             tried = self._with_squares(ball, point, rows, side, draws)
@@ -162,6 +164,9 @@ class Square(Attack):
                 still = wrong.nonzero().squeeze(1)
                 if not len(still):
                     break
+                if not batch.apart:
+                    wrong &= batch.fooled(batch.logits(point)).cpu()[new]
+                    continue
                 few = part.rows(still)
                 wrong[still] = few.fooled(few.logits(point[new[still]])).cpu()
             lost[new] = wrong

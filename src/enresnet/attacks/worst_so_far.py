@@ -26,12 +26,13 @@ class WorstSoFar:
         self._fooled = torch.full((len(images),), -1.0)
         self._loss = torch.full((len(images),), -math.inf, dtype=torch.float64)
 
-    def rows_to_try(self, *, deterministic: bool) -> Tensor:
+    def rows_to_try(self, *, retire: bool) -> Tensor:
         """Return the examples worth another attempt.
 
-        A deterministic model that is fooled stays fooled; against any other all are tried again.
+        With ``retire`` a model that is fooled stays fooled, whoever else is in the batch; against
+        any other all are tried again.
         """
-        left = self._fooled < 1 if deterministic else torch.ones_like(self._fooled)
+        left = self._fooled < 1 if retire else torch.ones_like(self._fooled)
         return left.nonzero().squeeze(1)
 
     def offer(self, rows: Tensor, points: Tensor, fooled: Tensor, loss: Tensor) -> None:
@@ -55,7 +56,7 @@ def worst_of(batch: Batch, attempts: Iterable[Attempt]) -> Tensor:
     """Return the worst point of each example over several attempts, each judged by the model."""
     worst = WorstSoFar(batch.images)
     for attempt in attempts:
-        rows = worst.rows_to_try(deterministic=batch.deterministic)
+        rows = worst.rows_to_try(retire=batch.retires)
         if not len(rows):
             break
         part = batch.rows(rows)

@@ -64,8 +64,9 @@ def command(
     before is not measured again.
 
     Args:
-        model: A run's folder, a safetensors file, or module.path:name of a model or of a function
-            that builds one, from images in [0, 1] to logits.
+        model: A run's folder, a safetensors file, a folder for the Hugging Face Hub, or
+            module.path:name of a model or of a function that builds one, from images in [0, 1] to
+            logits.
         attacks: Names of attacks, see enresnet attacks; by default fgsm, ifgsm20 and cw, or none
             on images that are already adversarial.
         data: Test on these images, a name or a folder, rather than on the run's own.

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from enresnet.models.ensemble import Average
 
 DEFAULT_EPSILON = 8 / 255
+PUBLISHED = "model.safetensors"  # the weights in a folder for the Hugging Face Hub
 
 
 @dataclass(frozen=True)
@@ -199,9 +200,10 @@ def open_model(
 ) -> ModelSource:
     """Return what ``source`` names.
 
-    A run's folder, weights that come with the package, a safetensors file, or module.path:name,
-    which is given images normalised by ``mean`` and ``std``. Code that a run or a file names runs
-    with ``trust_code`` alone.
+    A run's folder, weights that come with the package, a safetensors file, the folder that
+    ``HubModel.save_pretrained`` writes with such a file in it, or module.path:name, which is given
+    images normalised by ``mean`` and ``std``. Code that a run or a file names runs with
+    ``trust_code`` alone.
     """
     path = Path(source)
     if bool(mean) != bool(std):
@@ -211,6 +213,9 @@ def open_model(
             f"--mean and --std are for models of your own, module.path:name; {source} normalises "
             "inside, where it needs to"
         )
+    published = path / PUBLISHED
+    if path.is_dir() and not (path / "config.yaml").exists() and published.is_file():
+        path = published
     if path.is_dir():
         run = Run.open(path)
         return ModelSource(
@@ -241,7 +246,7 @@ def open_model(
         raise ValueError(f"--checkpoint is for runs; {source} is not a run")
     if path.is_file() or source.endswith(".safetensors"):
         model: Callable[..., Any] = models.load_model(path, trust_code=trust_code)
-        name = path.stem
+        name = path.resolve().parent.name if path is published else path.stem
     elif is_own(source):
         model, name = import_model(source), source.replace(":", ".")
         model = models.Normalized(model, mean, std) if mean else model

@@ -57,7 +57,10 @@ def read_upload(
             found = square(pixels, height).float() / 255
     except ValueError as error:
         # The server keeps the file in a folder that means nothing to the user.
-        raise ValueError(str(error).replace(str(file), file.name)) from error
+        sentence = str(error).replace(str(file), file.name)
+        if sentence.startswith(file.name):  # a sentence opens with a capital, a name as it is
+            sentence = f"the file {sentence}"
+        raise ValueError(sentence) from error
     if pixels.width != pixels.height:
         words[0] += "cut to a square and "
     words[0] += f"scaled to {height} x {width}."

@@ -211,8 +211,10 @@ def standard_deviation(x: Tensor, dim: tuple[int, ...]) -> Tensor:
     """
     count = math.prod(x.shape[axis] for axis in dim)
     deviation = x - x.detach().mean(dim, keepdim=True)
-    norm: Tensor = torch.linalg.vector_norm(deviation, dim=dim, keepdim=True)
-    return norm / math.sqrt(count)
+    # float16 ends at 65504, which the norm of many numbers passes long before their mean does.
+    wide = torch.float32 if x.dtype == torch.float16 else None
+    norm: Tensor = torch.linalg.vector_norm(deviation, dim=dim, keepdim=True, dtype=wide)
+    return (norm / math.sqrt(count)).to(x.dtype)
 
 
 class NoiseInjection(nn.Module):

@@ -1,8 +1,10 @@
 """What a forward pass leaves behind beside its answer: numbers it drew, and state it changed.
 
 A network that draws random numbers, or that keeps something between its calls, is not known to
-answer twice the same, however often it did. Both are seen by what they change: where the global
-generators stand, and what the modules hold.
+answer twice the same, however often it did. Both are seen by what they change: where generators
+stand, the global ones and those that the code reaches (reached.py), what the modules hold, and what
+the names in their code stand for. Code that reads the clock or the system's entropy is seen by the
+names it uses.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import random
 import types
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from enresnet.models.interface import Model, module_of
+from enresnet.models.reached import Reached
 
 DRAWS = "its forward draws random numbers"
 DEPTH = 4  # how far containers and objects in a module's fields are followed
@@ -32,8 +36,9 @@ _OPAQUE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType
 class StateBefore:
     """What forward passes may change beside their answers, as it stands when this is made.
 
-    It covers Python's, numpy's and torch's global generators, and of a module the fields, buffers
-    and parameters of all its parts. Of other callables the generators alone can be seen. A module
+    It covers Python's, numpy's and torch's global generators, those that the model's code reaches,
+    and data that it names in its file; of a module the fields, buffers and parameters of all its
+    parts too. A module
     may store what it was last given: make this after a pass, and ask after more on the same images.
 
     Args:
@@ -44,12 +49,32 @@ class StateBefore:
         root = module_of(model)
         self._modules = [] if root is None else list(root.modules())
         self._held = [_held(module) for module in self._modules]
-        self._generators = _generators()
+        self._reached = Reached(self._modules if root is not None else [model])
+        self._generators = self._drawn()
+        self._names = self._named()
+
+    def _drawn(self) -> list[object]:
+        found = _generators()
+        for generator in self._reached.generators():
+            found += _values(generator, DEPTH, set())
+        return found
+
+    def _named(self) -> list[tuple[str, list[object]]]:
+        seen = {id(module) for module in self._modules}
+        return [
+            (name, list(islice(_values(value, DEPTH, set(seen)), MOST_VALUES)))
+            for name, value in self._reached.names()
+        ]
 
     def change(self) -> str:
         """Return what has changed since, as a clause; "" if nothing has."""
-        if _generators() != self._generators:
+        if self._drawn() != self._generators:
             return DRAWS
+        if entropy := self._reached.entropy():
+            return f"its forward reads the clock or the system's entropy ({entropy})"
+        for now, (name, value) in zip(self._named(), self._names, strict=False):
+            if now != (name, value):
+                return f"its forward changes {name}, which its file holds"
         for module, before in zip(self._modules, self._held, strict=True):
             if _held(module) != before:
                 return f"the forward of {type(module).__name__} changes the module"
@@ -90,6 +115,8 @@ def _values(value: Any, depth: int, seen: set[int]) -> Iterator[object]:
         yield from _of_tensor(value)
     elif isinstance(value, torch.Generator):
         yield _digest(value.get_state())
+    elif isinstance(value, random.SystemRandom):
+        yield id(value)
     elif isinstance(value, random.Random):
         yield value.getstate()
     elif id(value) in seen or depth == 0 or isinstance(value, _OPAQUE):

@@ -55,7 +55,9 @@ class WorstPoints:
 
     @property
     def not_lost(self) -> Tensor:
-        """The images that are not lost."""
+        """The images that are not lost; where images meet, all of them while one is left."""
+        if not self.batch.apart and not self.lost.all():
+            return torch.arange(len(self.lost))
         return (~self.lost).nonzero().squeeze(1)
 
     def worst(self, rows: Tensor) -> Tensor:
@@ -132,9 +134,16 @@ class WorstPoints:
         if not len(rows):
             return
         part = self.batch.rows(rows)
+        asked = part
+        if not self.batch.apart and len(rows) < len(self.batch.images):
+            asked, others = self.batch, self.worst(torch.arange(len(self.batch.images)))
+            others[rows] = point
+            point = others
         margins = []
         for _ in range(draws):
-            logits = part.logits(point)
+            logits = asked.logits(point)
+            if asked is not part:
+                logits = logits[rows]
             margins.append(_signed(part.margin(logits).double(), part.fooled(logits)).cpu())
         tally.add(place, torch.stack(margins))
 

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from enresnet.models.reached import Reached, is_generator
+
 Generator = tuple[Callable[[], Any], Callable[[Any], Any]]
 
 
@@ -77,8 +79,9 @@ def _generators(module: nn.Module) -> Iterator[Generator]:
     yield from _global_generators()
     numpy = sys.modules.get("numpy")
     states = torch.Generator if numpy is None else (torch.Generator, numpy.random.RandomState)
-    names = getattr(type(module).forward, "__globals__", {})
-    for value in (*vars(module).values(), *names.values()):
+    reached = Reached(list(module.modules())).generators()
+    own = (value for value in vars(module).values() if is_generator(value))
+    for value in (*own, *reached):
         if isinstance(value, random.Random):
             yield value.getstate, value.setstate
         elif isinstance(value, states):

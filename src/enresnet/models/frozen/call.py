@@ -36,6 +36,11 @@ class FrozenCall(ABC):
     def independent(self) -> bool:
         """Whether it is known to treat each image of a batch alone."""
 
+    @property
+    @abstractmethod
+    def apart(self) -> bool:
+        """Whether images of a batch meet in nothing but the scale of their noise."""
+
     @abstractmethod
     def before_noise(self, images: Tensor) -> list[Tensor] | None:
         """Return what every draw of the noise starts from; None where that cannot be shared."""

@@ -29,9 +29,10 @@ def frozen(
 
     Inside, the model is in evaluation mode and its parameters have no gradient. Each module gets
     its own training flag back after, and each parameter its own ``requires_grad``, whatever
-    happens. BatchNorm statistics do not move. Modules inside a callable are met, and frozen, when
-    it first calls them. A module that another thread has frozen is waited for: two that froze it at
-    once would put back what they took from each other.
+    happens. A network whose own ``train`` keeps a part in training mode, as for dropout at test
+    time, is called as it is. BatchNorm statistics are as before. Modules inside a callable are met,
+    and frozen, when it first calls them. A module that another thread has frozen is waited for: two
+    that froze it at once would put back what they took from each other.
 
     What is yielded for our own networks has BatchNorm folded into the convolutions and, on the CPU,
     runs in fused code, with the weights of the moment: they must not change inside the block. It
@@ -101,6 +102,15 @@ def _calls_a_function(root: nn.Module) -> bool:
     )
 
 
+def _evaluate(root: nn.Module) -> None:
+    """Put a module in evaluation mode as its user would: its own ``train`` decides what that is."""
+    try:
+        root.eval()
+    except NotImplementedError:  # as of programs by torch.export
+        for module in root.modules():
+            module.training = False
+
+
 class _Freezer:
     """Remembers the modules it froze and what they were."""
 
@@ -110,6 +120,7 @@ class _Freezer:
         self._held: list[nn.Module] = []
         self._flags: dict[nn.Module, bool] = {}
         self._parameters: dict[Tensor, None] = {}
+        self._buffers: list[tuple[nn.Module, str, Tensor, Tensor]] = []
 
     def on_call(self, module: nn.Module, _: object) -> None:
         """Freeze a module about to be called; the hook is global, other threads' are not ours."""
@@ -123,13 +134,21 @@ class _Freezer:
         self._held += modules
         for module in modules:
             self._flags.setdefault(module, module.training)
-            if self._evaluating:
-                module.training = False
+        if self._evaluating and modules:
+            _evaluate(root)
+            self._keep_buffers(modules)
         for parameter in root.parameters():
             # A parameter made in inference mode has no gradient to switch off.
             if parameter.requires_grad and parameter.is_leaf and not parameter.is_inference():
                 self._parameters[parameter] = None
                 parameter.requires_grad_(False)
+
+    def _keep_buffers(self, modules: Sequence[nn.Module]) -> None:
+        """Remember the statistics of modules that their network keeps in training mode."""
+        for module in modules:
+            if module.training:
+                for name, buffer in module.named_buffers(recurse=False):
+                    self._buffers.append((module, name, buffer, buffer.detach().clone()))
 
     def thaw(self) -> None:
         """Put everything back, and let other threads have it."""
@@ -138,6 +157,9 @@ class _Freezer:
                 module.training = flag
             for parameter in self._parameters:
                 parameter.requires_grad_(True)
+            for module, name, buffer, value in self._buffers:
+                with torch.no_grad(), torch.inference_mode(buffer.is_inference()):
+                    module._buffers[name] = buffer.copy_(value)
         finally:
             HOLDERS.release(self._held)
 

@@ -82,6 +82,11 @@ class FrozenResNet(FrozenCall):
         """Whether noise is scaled by each example alone."""
         return all(place.std_over == "example" for place in noise_modules(self.network))
 
+    @property
+    def apart(self) -> bool:
+        """Always: BatchNorm uses the statistics that it has."""
+        return True
+
     def holds_in_bfloat16(self) -> bool:
         """Return True: benchmarks/precision.py prints the difference."""
         return True
@@ -170,6 +175,12 @@ class FrozenEnsemble(FrozenCall):
             and all(member.independent for member in seen)
         )
 
+    @property
+    def apart(self) -> bool:
+        """Whether images meet in no member."""
+        seen = self._seen
+        return len(seen) == len(self.members) and all(member.apart for member in seen)
+
     def holds_in_bfloat16(self) -> bool:
         """Return whether it does for all members."""
         seen = self._seen
@@ -223,6 +234,11 @@ class FrozenNormalized(FrozenCall):
     def independent(self) -> bool:
         """Whether the network inside is known to treat each image alone."""
         return self._call.independent
+
+    @property
+    def apart(self) -> bool:
+        """Whether images do not meet in the network inside."""
+        return self._call.apart
 
     def holds_in_bfloat16(self) -> bool:
         """Return whether the network inside does."""

@@ -2,9 +2,9 @@
 
 The graph is traced once (trace_graph.py), its BatchNorm folded away (fold_graph.py), convolutions
 fused with the ReLU after them (fuse_graph.py), and the part before the first noise shared between
-draws (split_graph.py). The copy is compared with the network
-itself on a few images. Where the two differ, or the network cannot be traced, attacks call it as
-it is, and the log says why.
+draws (split_graph.py). The copy and its gradient are compared with those of the network itself on a
+few images. Where they differ, or the network cannot be traced, attacks call it as it is, and the
+log says why.
 """
 
 from __future__ import annotations
@@ -15,18 +15,21 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from enresnet.models.batch_mates import images_meet
 from enresnet.models.frozen.call import FrozenCall
 from enresnet.models.frozen.fold_graph import fold_graph
 from enresnet.models.frozen.fuse_graph import fuse_graph
 from enresnet.models.frozen.split_graph import SplitGraph, split_at_noise
 from enresnet.models.frozen.trace_graph import LogitsOnly, UnsuitableError, trace
 from enresnet.models.interface import logits_of, wrong_logits
+from enresnet.models.modes_in_forward import switched_mode
 from enresnet.models.noise import NoiseInjection, noise_modules, without_noise
 from enresnet.models.side_effects import StateBefore
 
 LOG = logging.getLogger("enresnet")
 TIMES = 8  # how often a network is called to see whether its answer is always the same
 CLOSE = 1e-3  # by how much folding may change the logits, relative to their spread
+CLOSE_GRADIENT = 5e-3  # the same of the gradient at the images, in norm; rounding flips some ReLUs
 CLOSE_REDUCED = 0.05  # the same for bfloat16
 SLACK = 10.0  # how many times more the logits may change on other images
 _TYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -68,7 +71,7 @@ class TracedNetwork(FrozenCall):
         self._wholes: dict[Place, fx.GraphModule] = {}
         self._parts: dict[Place, SplitGraph | None] = {}
         self._convolves = any(isinstance(m, nn.Conv2d) for m in network.modules())
-        self._independent = False  # until it was tried
+        self._apart = False  # until it was tried
         self._bfloat16: bool | None = None
         self._few: Tensor | None = None
 
@@ -80,9 +83,14 @@ class TracedNetwork(FrozenCall):
     @property
     def independent(self) -> bool:
         """Whether no image's answer depends on another image, as was tried."""
-        return self._independent and all(
+        return self._apart and all(
             place.std_over == "example" for place in noise_modules(self.network)
         )
+
+    @property
+    def apart(self) -> bool:
+        """Whether no image's answer depends on another image but by the scale of its noise."""
+        return self._apart
 
     def __call__(self, images: Tensor) -> Any:
         """Return the logits for images, as the network takes them."""
@@ -148,28 +156,36 @@ class TracedNetwork(FrozenCall):
             for _ in range(TIMES):
                 if not torch.equal(logits_of(self.network(few[:2].clone())), pair):
                     raise UnsuitableError("it does not answer the same each time")
-            if change := before.change():
+            if change := before.change() or switched_mode(self.network, few[:2]):
                 raise UnsuitableError(change)
             try:
                 own = self(few.clone())
                 if own.shape != first.shape or not _distance(first, own) < CLOSE:
                     raise UnsuitableError("it answers otherwise once it is traced")
-                self._independent = self._is_independent(few)
+                if not self._has_the_gradient(few):
+                    raise UnsuitableError("its gradient differs once it is traced")
+                self._apart = not images_meet(self, few)
             except RuntimeError as error:
                 raise UnsuitableError(f"it fails once it is traced ({error})") from error
         self.slack = SLACK * float((own - first).abs().max())
 
-    def _is_independent(self, few: Tensor) -> bool:
-        """Return whether no image's answer depends on another image."""
-        with torch.enable_grad(), without_noise(self.network):
-            leaf = few[:3].clone().requires_grad_()
-            logits = self(leaf)
-            for row in range(len(leaf)):
-                (gradient,) = torch.autograd.grad(logits[row].sum(), leaf, retain_graph=True)
-                gradient[row] = 0
-                if gradient.any():
-                    return False
-        return True
+    @torch.enable_grad()
+    def _has_the_gradient(self, few: Tensor) -> bool:
+        """Return whether its gradient at the images is that of the network, but for rounding."""
+        if any(parameter.is_inference() for parameter in self.network.parameters()):
+            return True  # the network itself has none
+        found = []
+        for call in (self.network, self):
+            leaf = few.clone().requires_grad_()
+            logits = logits_of(call(leaf)).float()
+            weights = torch.linspace(1, -1, logits.shape[1], device=logits.device)
+            gradient: Tensor | None = None
+            if logits.requires_grad:
+                gradient = torch.autograd.grad((logits * weights).sum(), leaf, allow_unused=True)[0]
+            found.append(torch.zeros_like(leaf) if gradient is None else gradient)
+        close = CLOSE_GRADIENT if few.dtype == torch.float32 else CLOSE_REDUCED
+        one, two = (gradient.float() for gradient in found)
+        return bool((one - two).norm() <= close * one.norm())
 
     def _place(self, images: Tensor) -> Place | None:
         """Return the type and device to compute in; None where torch is to say what is wrong."""

@@ -1,0 +1,78 @@
+"""Whether the images of a batch meet inside a network: whether one's answer depends on the others.
+
+They do in BatchNorm that keeps no statistics, and wherever a forward takes a mean over the batch.
+Who takes an image out of such a batch changes the answers about the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+FEW = 3  # images that are tried together
+CLOSE = 1e-3  # by how much rounding may change logits, relative to their spread
+
+Call = Callable[[Tensor], Tensor]
+"""From images to logits."""
+
+
+@torch.inference_mode(False)
+def images_meet(call: Call, images: Tensor) -> bool:
+    """Return whether an image's answer depends on another image, as far as some of them show.
+
+    The gradient tells, whatever noise there is. Where a model has none, logits are compared: then
+    images that have noise of any kind are taken to meet.
+
+    Args:
+        call: From images to logits.
+        images: Those that it is tried on; the first few are.
+    """
+    few = images.detach()[:FEW].clone()
+    if len(few) < 2:
+        return False
+    by_gradient = _gradients_meet(call, few)
+    return _answers_differ(call, few) if by_gradient is None else by_gradient
+
+
+@torch.enable_grad()
+def _gradients_meet(call: Call, few: Tensor) -> bool | None:
+    """Return whether a row's logits have a gradient at other images; None if all is flat."""
+    leaf = few.clone().requires_grad_()
+    try:
+        logits = call(leaf)
+    except Exception:  # such as of numpy; what else is wrong shows without a gradient too
+        return None
+    if not logits.requires_grad:
+        return None
+    flat = False
+    for row in range(len(few)):
+        try:
+            found = _gradient(logits[row].sum(), leaf)
+        except RuntimeError as error:
+            if type(error) is not RuntimeError:  # such as that memory is out
+                raise
+            return None
+        if found is None:
+            return None
+        gradient = found.clone()
+        own = bool(gradient[row].any())
+        gradient[row] = 0
+        if gradient.any():
+            return True
+        flat |= not own
+    return None if flat else False
+
+
+def _gradient(value: Tensor, leaf: Tensor) -> Tensor | None:
+    return torch.autograd.grad(value, leaf, retain_graph=True, allow_unused=True)[0]
+
+
+@torch.no_grad()
+def _answers_differ(call: Call, few: Tensor) -> bool:
+    """Return whether images get other logits alone than together."""
+    together = call(few.clone())
+    alone = torch.cat([call(few[row : row + 1].clone()) for row in range(len(few))])
+    spread = (together - together.mean(dim=1, keepdim=True)).abs().mean().clamp_min(1e-12)
+    return not bool((together - alone).abs().max() < CLOSE * spread)

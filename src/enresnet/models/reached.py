@@ -1,0 +1,182 @@
+"""What a model's Python code reaches beside the model: generators, names of its file, the clock.
+
+A forward may draw from a generator of its file, or count its calls there. Methods of the model's
+classes are looked at, and the functions that they name, from file to file; what these hand on to
+code that they were given, or do in compiled code, is not seen.
+"""
+
+from __future__ import annotations
+
+import datetime
+import dis
+import functools
+import operator
+import os
+import random
+import secrets
+import sys
+import time
+import types
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+MOST = 300  # functions that are looked at
+_KNOWN = {"torch", "numpy", "enresnet"}  # what these do is seen otherwise
+_NOT_FORWARD = {"__init__", "__repr__", "extra_repr", "train", "reset_parameters"}
+_ENTROPY: dict[types.ModuleType, set[str]] = {
+    time: {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"},
+    datetime: {"now", "utcnow", "today"},
+    os: {"urandom", "getrandom"},
+    random: {"SystemRandom"},
+    secrets: {"token_bytes", "token_hex", "randbelow", "randbits", "choice", "SystemRandom"},
+    uuid: {"uuid1", "uuid4"},
+}
+ENTROPY_CALLS = [
+    getattr(place, name, None) for place, names in _ENTROPY.items() for name in sorted(names)
+]
+
+_CALL: Callable[[type], Any] = operator.attrgetter("__call__")  # every class has one: its type's
+
+
+class Reached:
+    """The functions that a model's answers come from, as far as they are seen.
+
+    Args:
+        owners: The modules of a network, or a callable.
+    """
+
+    def __init__(self, owners: list[Any]) -> None:
+        self._kinds = {type(owner): None for owner in owners if isinstance(owner, nn.Module)}
+        found = [function for kind in self._kinds for function in _methods(kind)]
+        found += [f for o in owners if not isinstance(o, nn.Module) for f in _functions_in(o)]
+        self._functions: dict[types.CodeType, types.FunctionType] = {}
+        while found and len(self._functions) < MOST:
+            function = found.pop()
+            if function.__code__ not in self._functions and not _is_known(function):
+                self._functions[function.__code__] = function
+                found += [f for value in _named(function) for f in _functions_in(value)]
+
+    def generators(self) -> Iterator[Any]:
+        """Yield the random generators in their files, classes and closures."""
+        files = {id(f.__globals__): f.__globals__ for f in self._functions.values()}
+        values = [value for names in files.values() for value in list(names.values())]
+        values += [v for kind in self._kinds for c in _own(kind) for v in vars(c).values()]
+        values += [v for function in self._functions.values() for v in _closed_over(function)]
+        seen: set[int] = set()
+        for value in values:
+            if is_generator(value) and id(value) not in seen:
+                seen.add(id(value))
+                yield value
+
+    def names(self) -> Iterator[tuple[str, Any]]:
+        """Yield what the names in their code stand for in their files, where that is data."""
+        for function in self._functions.values():
+            for name in _names_in(function.__code__):
+                value = function.__globals__.get(name)
+                if _is_data(value, function.__module__):
+                    yield name, value
+
+    def entropy(self) -> str:
+        """Return how they read the clock or the system's entropy, such as time.time; "" if not."""
+        for function in self._functions.values():
+            names = _names_in(function.__code__)
+            values = [function.__globals__.get(name) for name in names]
+            values += [sys.modules.get(name) for name in _imports_in(function.__code__)]
+            for value in values:
+                if isinstance(value, types.ModuleType):
+                    for name in sorted(_ENTROPY.get(value, set()) & set(names)):
+                        return f"{value.__name__}.{name}"
+                elif value is datetime.datetime and _ENTROPY[datetime] & set(names):
+                    return "datetime.now"
+                elif isinstance(value, random.SystemRandom):
+                    return "random.SystemRandom"
+                elif callable(value) and any(value is call for call in ENTROPY_CALLS):
+                    return str(getattr(value, "__name__", value))
+        return ""
+
+
+def is_generator(value: Any) -> bool:
+    """Return whether a value is a random generator whose state can be read."""
+    kinds: tuple[type, ...] = (torch.Generator, random.Random)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        kinds += (numpy.random.RandomState, numpy.random.Generator)
+    return isinstance(value, kinds) and not isinstance(value, random.SystemRandom)
+
+
+def _own(kind: type) -> list[type]:
+    """Return the classes of a module that are not torch's, nor ours."""
+    return [c for c in kind.__mro__ if c is not object and not _is_known(c)]
+
+
+def _methods(kind: type) -> list[types.FunctionType]:
+    return [
+        function
+        for each in _own(kind)
+        for name, value in vars(each).items()
+        if name not in _NOT_FORWARD
+        for function in _functions_in(value)
+    ]
+
+
+def _functions_in(value: Any) -> list[types.FunctionType]:
+    """Return the Python function that a value is, wraps or calls."""
+    if isinstance(value, functools.partial):
+        return _functions_in(value.func)
+    if isinstance(value, property):
+        return [] if value.fget is None else _functions_in(value.fget)
+    if isinstance(value, types.MethodType | staticmethod | classmethod):
+        return _functions_in(value.__func__)
+    if isinstance(value, types.FunctionType):
+        return [value]
+    call = None if isinstance(value, nn.Module) else _CALL(type(value))
+    return [call] if isinstance(call, types.FunctionType) else []
+
+
+def _named(function: types.FunctionType) -> list[Any]:
+    """Return what a function names in its file, and what it closes over."""
+    names = _names_in(function.__code__)
+    values = [function.__globals__.get(name) for name in names]
+    for value in list(values):
+        if isinstance(value, types.ModuleType) and not _is_known(value):
+            values += [vars(value).get(name) for name in names]
+    return values + _closed_over(function)
+
+
+def _closed_over(function: types.FunctionType) -> list[Any]:
+    found = []
+    for cell in function.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:  # it is empty as yet
+            continue
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _names_in(code: types.CodeType) -> tuple[str, ...]:
+    inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
+    return tuple(dict.fromkeys([*code.co_names, *(n for c in inner for n in _names_in(c))]))
+
+
+@functools.lru_cache(maxsize=4096)
+def _imports_in(code: types.CodeType) -> tuple[str, ...]:
+    found = dis.get_instructions(code)
+    return tuple(str(one.argval) for one in found if one.opname == "IMPORT_NAME")
+
+
+def _is_data(value: Any, file: str | None) -> bool:
+    if isinstance(value, bool | int | float | list | dict | tuple | set | torch.Tensor):
+        return True
+    kind = type(value)
+    callable_ = isinstance(value, type | types.FunctionType | nn.Module)
+    return kind.__module__ == file and not callable_ and hasattr(value, "__dict__")
+
+
+def _is_known(value: Any) -> bool:
+    file = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
+    top = (file or "").partition(".")[0]
+    return top in _KNOWN or top in sys.stdlib_module_names
