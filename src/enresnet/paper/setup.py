@@ -174,7 +174,7 @@ class Setup:
 
     @property
     def epsilon(self) -> float:
-        """How far attacks may move a pixel: as in the paper, whatever networks are trained at."""
+        """How far attacks may move a pixel, as in the paper, whatever networks are trained at."""
         return self._loaded[0].epsilon if self.smoke else load_paper().epsilon
 
     @property
