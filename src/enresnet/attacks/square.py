@@ -109,14 +109,14 @@ class Square(Attack):
                 "square needs images N x channels x height x width, found shape "
                 f"{tuple(batch.images.shape)}"
             )
-        batch = batch.told_apart()
         ball = Linf(batch.images, self.epsilon)
         draws = Draws(batch.seeds, 2 + batch.images.shape[1])
         point = self._stripes(ball, draws)
         noise = CommonRandomNumbers(int(batch.seeds[0]))
         if not batch.deterministic:
             noise.watch(partial(batch.logits, point))
-        fooled, margin = self._judge(batch, point)
+        fooled, margin = self._judge(batch, point)  # first of all calls: errors name the batch
+        batch = batch.told_apart()
         lost = self._lost(batch, point, fooled, torch.zeros_like(fooled, dtype=torch.bool))
         looks, clean = {}, margin
         if give_up is not None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 FEW = 3  # images that are tried together
+DRAWS = 8  # of a network's noise, at most
 CLOSE = 1e-3  # by how much rounding may change logits, relative to their spread
 
 Call = Callable[[Tensor], Tensor]
@@ -38,31 +39,37 @@ def images_meet(call: Call, images: Tensor) -> bool:
 
 @torch.enable_grad()
 def _gradients_meet(call: Call, few: Tensor) -> bool | None:
-    """Return whether a row's logits have a gradient at other images; None if all is flat."""
-    leaf = few.clone().requires_grad_()
-    try:
-        logits = call(leaf)
-    except Exception:  # such as of numpy; what else is wrong shows without a gradient too
-        return None
-    if not logits.requires_grad:
-        return None
-    flat = False
-    for row in range(len(few)):
+    """Return whether a row's logits have a gradient at other images; None if some row's is flat.
+
+    A network with dropout is flat in some draws, so several are looked at.
+    """
+    flat = set(range(len(few)))
+    for _ in range(DRAWS):
+        leaf = few.clone().requires_grad_()
         try:
-            found = _gradient(logits[row].sum(), leaf)
-        except RuntimeError as error:
-            if type(error) is not RuntimeError:  # such as that memory is out
-                raise
+            logits = call(leaf)
+        except Exception:  # such as of numpy; what else is wrong shows without a gradient too
             return None
-        if found is None:
+        if not logits.requires_grad:
             return None
-        gradient = found.clone()
-        own = bool(gradient[row].any())
-        gradient[row] = 0
-        if gradient.any():
-            return True
-        flat |= not own
-    return None if flat else False
+        for row in range(len(few)):
+            try:
+                found = _gradient(logits[row].sum(), leaf)
+            except RuntimeError as error:
+                if type(error) is not RuntimeError:  # such as that memory is out
+                    raise
+                return None
+            if found is None:
+                return None
+            gradient = found.clone()
+            if gradient[row].any():
+                flat.discard(row)
+            gradient[row] = 0
+            if gradient.any():
+                return True
+        if not flat:
+            return False
+    return None
 
 
 def _gradient(value: Tensor, leaf: Tensor) -> Tensor | None:

@@ -84,7 +84,7 @@ class FrozenResNet(FrozenCall):
 
     @property
     def apart(self) -> bool:
-        """Always: BatchNorm uses the statistics that it has."""
+        """True, since BatchNorm uses the statistics that it has."""
         return True
 
     def holds_in_bfloat16(self) -> bool:
