@@ -147,6 +147,50 @@ def test_second_derivatives_are_those_of_the_network():
     torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-5)
 
 
+class Scaled(PostActivation):
+    scale, parts = 1.0, (1,)
+
+    def forward(self, x):
+        return super().forward(x) * self.scale * self.parts[0]
+
+
+def test_a_network_is_traced_once_and_again_when_it_is_built_otherwise(monkeypatch):
+    """In training it is attacked in every step, with other weights."""
+    traces = []
+    original = traced.trace
+    monkeypatch.setattr(traced, "trace", lambda n: traces.append(n) or original(n))
+    model = trained(Net(Scaled(), PostActivation()))
+
+    def is_followed():
+        with frozen(model, few=IMAGES) as call, torch.no_grad():
+            torch.testing.assert_close(call(IMAGES), model(IMAGES), rtol=1e-4, atol=1e-4)
+            return isinstance(call, FrozenCall)
+
+    def weights():
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.1)
+
+    def hook():
+        model.blocks[1].register_forward_hook(lambda *_: None)
+
+    changes = {
+        "nothing": (lambda: None, 1),
+        "weights": (weights, 1),
+        "an attribute": (lambda: setattr(model.blocks[0], "scale", 2.0), 2),
+        "a tuple": (lambda: setattr(model.blocks[0], "parts", (3,)), 3),
+        "a module": (lambda: model.blocks.__setitem__(1, trained(Gated())), 4),
+        "the mode of a part": (lambda: setattr(model.drop, "p", 0.1), 5),
+    }
+    assert is_followed()
+    for name, (change, times) in changes.items():
+        change()
+        assert is_followed(), name
+        assert len(traces) == times, name
+    hook()
+    assert not is_followed()
+
+
 def test_weights_of_the_moment():
     model = trained(NETWORKS["post-activation"]())
     for _ in range(2):

@@ -10,6 +10,8 @@ log says why.
 from __future__ import annotations
 
 import logging
+import weakref
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,6 +22,7 @@ from enresnet.models.frozen.call import FrozenCall
 from enresnet.models.frozen.fold_graph import fold_graph
 from enresnet.models.frozen.fuse_graph import fuse_graph
 from enresnet.models.frozen.split_graph import SplitGraph, split_at_noise
+from enresnet.models.frozen.structure import Structure, structure_of
 from enresnet.models.frozen.trace_graph import LogitsOnly, UnsuitableError, trace
 from enresnet.models.interface import logits_of, wrong_logits
 from enresnet.models.modes_in_forward import switched_mode
@@ -48,13 +51,35 @@ def follow(network: nn.Module, few: Tensor) -> TracedNetwork | None:
     """
     if isinstance(network, NoiseInjection) or not any(True for _ in network.parameters()):
         return None
+    shape = structure_of(network, few)
+    known = _known.get(network)
+    if known is not None and known.structure != shape:
+        known = None
     try:
-        traced = TracedNetwork(network, trace(network))
-        traced.check(few)
+        if known is None:
+            traced = TracedNetwork(network, trace(network))
+            traced.check(few)
+            _known[network] = _Known(shape, traced._graph, traced.apart)
+        else:
+            traced = TracedNetwork(network, known.graph, apart=known.apart)
+            traced.check_answers(few)
     except UnsuitableError as error:
         _say(f"attacks call {type(network).__name__} as it is, which is slower: {error}")
+        _known.pop(network, None)
         return None
     return traced
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What was found out about a network, whatever weights it has."""
+
+    structure: Structure
+    graph: fx.Graph
+    apart: bool
+
+
+_known: weakref.WeakKeyDictionary[nn.Module, _Known] = weakref.WeakKeyDictionary()
 
 
 def _say(words: str) -> None:
@@ -66,12 +91,12 @@ def _say(words: str) -> None:
 class TracedNetwork(FrozenCall):
     """A network with its weights of the moment, folded when a type is first met."""
 
-    def __init__(self, network: nn.Module, graph: fx.Graph) -> None:
+    def __init__(self, network: nn.Module, graph: fx.Graph, *, apart: bool = False) -> None:
         self.network, self._graph = network, graph
         self._wholes: dict[Place, fx.GraphModule] = {}
         self._parts: dict[Place, SplitGraph | None] = {}
         self._convolves = any(isinstance(m, nn.Conv2d) for m in network.modules())
-        self._apart = False  # until it was tried
+        self._apart = apart  # no image's answer depends on another: False until it was tried
         self._bfloat16: bool | None = None
         self._few: Tensor | None = None
 
@@ -140,7 +165,28 @@ class TracedNetwork(FrozenCall):
 
     @torch.inference_mode(False)
     def check(self, few: Tensor) -> None:
-        """Try it on a few images; raise where it is not the network."""
+        """Try it on a few images; raise where it is not the network, or not always the same."""
+        self.check_answers(few)
+        assert self._few is not None
+        few = self._few
+        with without_noise(self.network), torch.no_grad():
+            pair = logits_of(self.network(few[:2].clone()))
+            before = StateBefore(self.network)
+            for _ in range(TIMES):
+                if not torch.equal(logits_of(self.network(few[:2].clone())), pair):
+                    raise UnsuitableError("it does not answer the same each time")
+            if change := before.change() or switched_mode(self.network, few[:2]):
+                raise UnsuitableError(change)
+            try:
+                if not self._has_the_gradient(few):
+                    raise UnsuitableError("its gradient differs once it is traced")
+                self._apart = not images_meet(self, few)
+            except RuntimeError as error:
+                raise UnsuitableError(f"it fails once it is traced ({error})") from error
+
+    @torch.inference_mode(False)
+    def check_answers(self, few: Tensor) -> None:
+        """Compare its answers with the network's, with the weights of the moment."""
         self._few = few = few.detach().clone()
         if self._place(few) is None:
             raise UnsuitableError("its parameters are not all of the images' type")
@@ -151,22 +197,12 @@ class TracedNetwork(FrozenCall):
                 raise UnsuitableError(f"it fails on the images ({error})") from error
             if wrong_logits(first, len(few)):
                 raise UnsuitableError("it does not return logits")
-            pair = logits_of(self.network(few[:2].clone()))
-            before = StateBefore(self.network)
-            for _ in range(TIMES):
-                if not torch.equal(logits_of(self.network(few[:2].clone())), pair):
-                    raise UnsuitableError("it does not answer the same each time")
-            if change := before.change() or switched_mode(self.network, few[:2]):
-                raise UnsuitableError(change)
             try:
                 own = self(few.clone())
-                if own.shape != first.shape or not _distance(first, own) < CLOSE:
-                    raise UnsuitableError("it answers otherwise once it is traced")
-                if not self._has_the_gradient(few):
-                    raise UnsuitableError("its gradient differs once it is traced")
-                self._apart = not images_meet(self, few)
             except RuntimeError as error:
                 raise UnsuitableError(f"it fails once it is traced ({error})") from error
+            if own.shape != first.shape or not _distance(first, own) < CLOSE:
+                raise UnsuitableError("it answers otherwise once it is traced")
         self.slack = SLACK * float((own - first).abs().max())
 
     @torch.enable_grad()
