@@ -147,6 +147,15 @@ def test_second_derivatives_are_those_of_the_network():
     torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-5)
 
 
+def test_a_network_is_followed_under_autocast_as_in_training():
+    model = trained(NETWORKS["post-activation"]())
+    with torch.autocast("cpu", torch.bfloat16), frozen(model, few=IMAGES) as call:
+        assert isinstance(call, FrozenCall)
+        assert call.slack < 1e-3
+        assert call.holds_in_bfloat16()
+        torch.testing.assert_close(call(IMAGES).float(), model(IMAGES).float(), rtol=0.1, atol=0.1)
+
+
 class Scaled(PostActivation):
     scale, parts = 1.0, (1,)
 

@@ -149,7 +149,8 @@ class TracedNetwork(FrozenCall):
         if self._bfloat16 is None:
             assert self._few is not None
             try:
-                with torch.no_grad(), without_noise(self.network):
+                whole = torch.autocast(self._few.device.type, enabled=False)
+                with whole, torch.no_grad(), without_noise(self.network):
                     exact = self(self._few).float()
                     with torch.autocast(self._few.device.type, torch.bfloat16):
                         reduced = self(self._few).float()
@@ -169,7 +170,8 @@ class TracedNetwork(FrozenCall):
         self.check_answers(few)
         assert self._few is not None
         few = self._few
-        with without_noise(self.network), torch.no_grad():
+        whole = torch.autocast(few.device.type, enabled=False)
+        with whole, without_noise(self.network), torch.no_grad():
             pair = logits_of(self.network(few[:2].clone()))
             before = StateBefore(self.network)
             for _ in range(TIMES):
@@ -190,7 +192,9 @@ class TracedNetwork(FrozenCall):
         self._few = few = few.detach().clone()
         if self._place(few) is None:
             raise UnsuitableError("its parameters are not all of the images' type")
-        with without_noise(self.network), torch.no_grad():
+        # In training autocast is on, where rounding would hide whether the two are the same.
+        whole = torch.autocast(few.device.type, enabled=False)
+        with whole, without_noise(self.network), torch.no_grad():
             try:
                 first = logits_of(self.network(few.clone()))
             except Exception as error:  # a user's code; who calls it as it is names the error
