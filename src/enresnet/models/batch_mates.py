@@ -54,7 +54,7 @@ def _gradients_meet(call: Call, few: Tensor) -> bool | None:
             return None
         for row in range(len(few)):
             try:
-                found = _gradient(logits[row].sum(), leaf)
+                found = _gradient(logits[row].float().sum(), leaf)
             except RuntimeError as error:
                 if type(error) is not RuntimeError:  # such as that memory is out
                     raise
