@@ -203,10 +203,10 @@ class TracedNetwork(FrozenCall):
                 raise UnsuitableError("it does not return logits")
             try:
                 own = self(few.clone())
+                if own.shape != first.shape or not _distance(first, own) < CLOSE:
+                    raise UnsuitableError("it answers otherwise once it is traced")
             except RuntimeError as error:
                 raise UnsuitableError(f"it fails once it is traced ({error})") from error
-            if own.shape != first.shape or not _distance(first, own) < CLOSE:
-                raise UnsuitableError("it answers otherwise once it is traced")
         self.slack = SLACK * float((own - first).abs().max())
 
     @torch.enable_grad()
