@@ -6,7 +6,7 @@ from torch import nn
 
 from enresnet.models import feynman_kac, find_residuals
 from enresnet.models.conversion.checking import _other_gradient
-from problems import seeded
+from problems import Net, seeded
 
 IMAGES = torch.rand(2, 3, 16, 16, generator=seeded())
 
@@ -50,16 +50,6 @@ class Autocast(Block):
     def gated(self, x):
         with torch.autocast("cpu", enabled=self.enabled):
             return self.gate(x.float()).sigmoid()
-
-
-class Net(nn.Module):
-    def __init__(self, *blocks):
-        super().__init__()
-        self.stem, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(8, 4)
-        self.blocks = nn.Sequential(*blocks)
-
-    def forward(self, images):
-        return self.head(self.blocks(self.stem(images)).mean(dim=(2, 3)))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from enresnet.models import create_model, feynman_kac, find_residuals
 from enresnet.models.noise import noise_modules
-from problems import seeded
+from problems import Net, seeded
 
 IMAGES = torch.rand(2, 3, 16, 16, generator=seeded())
 
@@ -27,16 +27,6 @@ class Dropped(Block):
     def forward(self, x):
         out = functional.dropout(self.conv(x), p=0.5, training=self.training)
         return x + functional.alpha_dropout(out, 0.5, not self.training)
-
-
-class Net(nn.Module):
-    def __init__(self, *blocks):
-        super().__init__()
-        self.stem, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(8, 4)
-        self.blocks = nn.Sequential(*blocks)
-
-    def forward(self, images):
-        return self.head(self.blocks(self.stem(images)).mean(dim=(2, 3)))
 
 
 def test_a_flag_that_is_handed_on_is_followed():

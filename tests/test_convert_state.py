@@ -9,7 +9,7 @@ from torch import nn
 
 from enresnet import load_model, save_model
 from enresnet.models import feynman_kac, find_residuals
-from problems import seeded
+from problems import Net, seeded
 
 IMAGES = torch.rand(2, 3, 16, 16, generator=seeded())
 
@@ -59,16 +59,6 @@ class Steps(Block):
 class Made(Block):
     def scale(self):
         return torch.ones(8, 1, 1)
-
-
-class Net(nn.Module):
-    def __init__(self, *blocks):
-        super().__init__()
-        self.stem, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(8, 4)
-        self.blocks = nn.Sequential(*blocks)
-
-    def forward(self, images):
-        return self.head(self.blocks(self.stem(images)).mean(dim=(2, 3)))
 
 
 @pytest.mark.parametrize("kind", [Item, Root])
