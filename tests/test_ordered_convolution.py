@@ -11,6 +11,7 @@ from enresnet.models.frozen.ordered_convolution import OrderedConvolution, compu
 from problems import seeded
 
 LAST = torch.channels_last
+PARTS = ("weight", "bias", "stride", "padding")
 # input and output channels, kernel, stride, padding
 SHAPES = [
     (3, 8, (7, 7), 2, (3, 3)),  # as networks for ImageNet begin
@@ -38,7 +39,13 @@ def test_result_and_gradient_are_torchs_own(shape, size):
     if not computes_in(torch.float32):
         pytest.skip("this torch has no fused convolution")
     layer = OrderedConvolution(Convolution(weight, bias, (stride, stride), padding))
+    check(layer, x, generator)
+
+
+def check(layer, x, generator):
+    """Compare a layer and its gradient with torch's own."""
     x.requires_grad_()
+    weight, bias, stride, padding = (getattr(layer.layer, each) for each in PARTS)
     expected = functional.conv2d(x, weight, bias, stride, padding)
     g = torch.randn(expected.shape, generator=generator).contiguous(memory_format=LAST)
     (gradient,) = torch.autograd.grad(expected, x, g)
@@ -48,6 +55,23 @@ def test_result_and_gradient_are_torchs_own(shape, size):
         found = layer.back(g, x)
     assert found.shape == x.shape
     torch.testing.assert_close(found, gradient, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("size", [(1, 1), (2, 2), (1, 3), (3, 1)])
+def test_planes_of_few_pixels_are_multiplied_by_a_matrix(size, stride, bias):
+    generator = seeded()
+    x = torch.randn(3, 16, *size, generator=generator).contiguous(memory_format=LAST)
+    weight = torch.randn(32, 16, 3, 3, generator=generator)
+    shift = torch.randn(32, generator=generator) if bias else None
+    convolution = Convolution(weight, shift, (stride, stride), (1, 1))
+    layer = OrderedConvolution(convolution, matrices=True)
+    assert layer._is_matrix(x)
+    assert not OrderedConvolution(convolution)._is_matrix(x)
+    assert not layer._is_matrix(torch.rand(3, 16, 2, 3))
+    check(layer, x, generator)
+    check(layer, torch.randn(5, 16, 1, 2, generator=generator), generator)  # another plane
 
 
 def fused(*modules):

@@ -20,10 +20,17 @@ _RELU_FUNCTIONS = (torch.relu, torch.relu_, functional.relu, functional.relu_)
 _RELU_METHODS = ("relu", "relu_")
 
 
-def fuse_graph(whole: fx.GraphModule, dtype: torch.dtype, device: torch.device) -> None:
-    """Replace the convolutions of a folded graph, where the library has the fused operation."""
+def fuse_graph(
+    whole: fx.GraphModule, dtype: torch.dtype, device: torch.device
+) -> list[tuple[str, FusedConvolution]]:
+    """Replace the convolutions of a folded graph, where the library has the fused operation.
+
+    Returns:
+        The names of the convolutions and the modules that replace them; two for one used twice.
+    """
+    fused: list[tuple[str, FusedConvolution]] = []
     if device.type != "cpu" or not computes_in(dtype):
-        return
+        return []
     for node in list(whole.graph.nodes):
         if node.op != "call_module" or len(node.args) != 1 or node.kwargs:
             continue
@@ -31,14 +38,16 @@ def fuse_graph(whole: fx.GraphModule, dtype: torch.dtype, device: torch.device) 
         if not _is_plain(convolution, dtype):
             continue
         relu = _relu_after(whole, node)
-        name = f"fused_{len(whole._modules)}"
-        whole.add_submodule(name, FusedConvolution(convolution, relu=relu is not None))
-        node.target = name
+        module = FusedConvolution(convolution, relu=relu is not None)
+        fused.append((str(node.target), module))
+        node.target = f"fused_{len(whole._modules)}"
+        whole.add_submodule(node.target, module)
         if relu is not None:
             relu.replace_all_uses_with(node)
             whole.graph.erase_node(relu)
     whole.delete_all_unused_submodules()
     whole.recompile()
+    return fused
 
 
 def _is_plain(module: nn.Module, dtype: torch.dtype) -> bool:
@@ -73,13 +82,16 @@ class FusedConvolution(nn.Module):
     def __init__(self, convolution: nn.Module, *, relu: bool) -> None:
         super().__init__()
         assert isinstance(convolution, nn.Conv2d)
-        self.layer = Convolution(
-            convolution.weight.detach(),
-            None if convolution.bias is None else convolution.bias.detach(),
-            (convolution.stride[0], convolution.stride[1]),
-            (int(convolution.padding[0]), int(convolution.padding[1])),
-        )
-        self.ordered, self.relu = OrderedConvolution(self.layer), relu
+        self.stride = (convolution.stride[0], convolution.stride[1])
+        self.padding = (int(convolution.padding[0]), int(convolution.padding[1]))
+        self.relu = relu
+        bias = convolution.bias
+        self.fill(convolution.weight.detach(), None if bias is None else bias.detach())
+
+    def fill(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Take these weights; what was computed with those before keeps them for its gradient."""
+        layer = Convolution(weight, bias, self.stride, self.padding)
+        self.ordered = OrderedConvolution(layer, matrices=True)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the convolution of ``x``, and the ReLU of it where that follows."""
@@ -93,7 +105,7 @@ class _Convolved(torch.autograd.Function):
         x = x.contiguous(memory_format=torch.channels_last)
         out = module.ordered(x, "relu" if module.relu else "none")
         if ctx.needs_input_grad[0]:
-            ctx.module = module
+            ctx.ordered = module.ordered
             ctx.save_for_backward(x, *([out] if module.relu else []))
         return out
 
@@ -102,9 +114,9 @@ class _Convolved(torch.autograd.Function):
         x, *out = ctx.saved_tensors
         if out:
             gradient = torch.ops.aten.threshold_backward(gradient, out[0], 0)
-        layer: Convolution = ctx.module.layer
+        ordered: OrderedConvolution = ctx.ordered
         if torch.is_grad_enabled():  # a second derivative is wanted: torch's own operation has one
-            size = list(x.shape)
+            layer, size = ordered.layer, list(x.shape)
             return conv2d_input(size, layer.weight, gradient, layer.stride, layer.padding), None
         gradient = gradient.contiguous(memory_format=torch.channels_last)
-        return ctx.module.ordered.back(gradient, x), None
+        return ordered.back(gradient, x), None

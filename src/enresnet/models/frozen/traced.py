@@ -4,14 +4,15 @@ The graph is traced once (trace_graph.py), its BatchNorm folded away (fold_graph
 fused with the ReLU after them (fuse_graph.py), and the part before the first noise shared between
 draws (split_graph.py). The copy and its gradient are compared with those of the network itself on a
 few images. Where they differ, or the network cannot be traced, attacks call it as it is, and the
-log says why.
+log says why. Later attacks on the same network give the copy the weights of the moment, and compare
+answers again; in training in reduced precision, where they follow step by step, not every time.
 """
 
 from __future__ import annotations
 
 import logging
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,8 +20,7 @@ from torch import Tensor, fx, nn
 
 from enresnet.models.batch_mates import images_meet
 from enresnet.models.frozen.call import FrozenCall
-from enresnet.models.frozen.fold_graph import fold_graph
-from enresnet.models.frozen.fuse_graph import fuse_graph
+from enresnet.models.frozen.fold_graph import FoldedGraph
 from enresnet.models.frozen.split_graph import SplitGraph, split_at_noise
 from enresnet.models.frozen.structure import Structure, structure_of
 from enresnet.models.frozen.trace_graph import LogitsOnly, UnsuitableError, trace
@@ -34,6 +34,7 @@ TIMES = 8  # how often a network is called to see whether its answer is always t
 CLOSE = 1e-3  # by how much folding may change the logits, relative to their spread
 CLOSE_GRADIENT = 5e-3  # the same of the gradient at the images, in norm; rounding flips some ReLUs
 CLOSE_REDUCED = 0.05  # the same for bfloat16
+RECHECKED = 16  # in training, after how many steps answers are compared again
 SLACK = 10.0  # how many times more the logits may change on other images
 _TYPES = (torch.float32, torch.bfloat16, torch.float16)
 _said: set[str] = set()  # what the log has said: each sentence once
@@ -51,18 +52,20 @@ def follow(network: nn.Module, few: Tensor) -> TracedNetwork | None:
     """
     if isinstance(network, NoiseInjection) or not any(True for _ in network.parameters()):
         return None
-    shape = structure_of(network, few)
+    structure = structure_of(network, few)
     known = _known.get(network)
-    if known is not None and known.structure != shape:
-        known = None
     try:
-        if known is None:
-            traced = TracedNetwork(network, trace(network))
+        if known is None or known.structure != structure:
+            traced = TracedNetwork(network, known := _Known(structure, trace(network)))
             traced.check(few)
-            _known[network] = _Known(shape, traced._graph, traced.apart)
+            _known[network] = known
         else:
-            traced = TracedNetwork(network, known.graph, apart=known.apart)
-            traced.check_answers(few)
+            traced = TracedNetwork(network, known)
+            known.uses += 1
+            if known.uses % RECHECKED and torch.is_autocast_enabled(few.device.type):
+                traced.take(few)
+            else:
+                traced.check_answers(few)
     except UnsuitableError as error:
         _say(f"attacks call {type(network).__name__} as it is, which is slower: {error}")
         _known.pop(network, None)
@@ -70,13 +73,17 @@ def follow(network: nn.Module, few: Tensor) -> TracedNetwork | None:
     return traced
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Known:
     """What was found out about a network, whatever weights it has."""
 
     structure: Structure
     graph: fx.Graph
-    apart: bool
+    apart: bool = False  # no image's answer depends on another: False until it was tried
+    slack: float = 0.0  # when answers were last compared
+    uses: int = 0
+    folds: dict[Place, FoldedGraph] = field(default_factory=dict)
+    parts: dict[Place, SplitGraph | None] = field(default_factory=dict)
 
 
 _known: weakref.WeakKeyDictionary[nn.Module, _Known] = weakref.WeakKeyDictionary()
@@ -91,12 +98,10 @@ def _say(words: str) -> None:
 class TracedNetwork(FrozenCall):
     """A network with its weights of the moment, folded when a type is first met."""
 
-    def __init__(self, network: nn.Module, graph: fx.Graph, *, apart: bool = False) -> None:
-        self.network, self._graph = network, graph
-        self._wholes: dict[Place, fx.GraphModule] = {}
-        self._parts: dict[Place, SplitGraph | None] = {}
+    def __init__(self, network: nn.Module, known: _Known) -> None:
+        self.network, self._known, self.slack = network, known, known.slack
+        self._filled: set[Place] = set()  # the folds that have the weights of the moment
         self._convolves = any(isinstance(m, nn.Conv2d) for m in network.modules())
-        self._apart = apart  # no image's answer depends on another: False until it was tried
         self._bfloat16: bool | None = None
         self._few: Tensor | None = None
 
@@ -108,14 +113,14 @@ class TracedNetwork(FrozenCall):
     @property
     def independent(self) -> bool:
         """Whether no image's answer depends on another image, as was tried."""
-        return self._apart and all(
+        return self._known.apart and all(
             place.std_over == "example" for place in noise_modules(self.network)
         )
 
     @property
     def apart(self) -> bool:
         """Whether no image's answer depends on another image but by the scale of its noise."""
-        return self._apart
+        return self._known.apart
 
     def __call__(self, images: Tensor) -> Any:
         """Return the logits for images, as the network takes them."""
@@ -182,16 +187,14 @@ class TracedNetwork(FrozenCall):
             try:
                 if not self._has_the_gradient(few):
                     raise UnsuitableError("its gradient differs once it is traced")
-                self._apart = not images_meet(self, few)
+                self._known.apart = not images_meet(self, few)
             except RuntimeError as error:
                 raise UnsuitableError(f"it fails once it is traced ({error})") from error
 
     @torch.inference_mode(False)
     def check_answers(self, few: Tensor) -> None:
         """Compare its answers with the network's, with the weights of the moment."""
-        self._few = few = few.detach().clone()
-        if self._place(few) is None:
-            raise UnsuitableError("its parameters are not all of the images' type")
+        few = self.take(few)
         # In training autocast is on, where rounding would hide whether the two are the same.
         whole = torch.autocast(few.device.type, enabled=False)
         with whole, without_noise(self.network), torch.no_grad():
@@ -207,7 +210,14 @@ class TracedNetwork(FrozenCall):
                     raise UnsuitableError("it answers otherwise once it is traced")
             except RuntimeError as error:
                 raise UnsuitableError(f"it fails once it is traced ({error})") from error
-        self.slack = SLACK * float((own - first).abs().max())
+        self.slack = self._known.slack = SLACK * float((own - first).abs().max())
+
+    def take(self, few: Tensor) -> Tensor:
+        """Take the images to try it on; return them."""
+        self._few = few.detach().clone()
+        if self._place(few) is None:
+            raise UnsuitableError("its parameters are not all of the images' type")
+        return self._few
 
     @torch.enable_grad()
     def _has_the_gradient(self, few: Tensor) -> bool:
@@ -243,20 +253,24 @@ class TracedNetwork(FrozenCall):
         return images
 
     def _whole(self, place: Place) -> fx.GraphModule:
-        if place not in self._wholes:
-            whole = fold_graph(LogitsOnly(self.network), self._graph, place[0])
-            fuse_graph(whole, *place)
-            self._wholes[place] = whole
-        return self._wholes[place]
+        folds = self._known.folds
+        if place not in self._filled:
+            named = LogitsOnly(self.network)
+            if place in folds:
+                folds[place].fill(named)
+            else:
+                folds[place] = FoldedGraph(named, self._known.graph, *place)
+            self._filled.add(place)
+        return folds[place].whole
 
     def _split(self, place: Place) -> SplitGraph | None:
-        if place not in self._parts:
-            whole = self._whole(place)
+        known = self._known.parts
+        whole = self._whole(place)
+        if place not in known:
             parts = split_at_noise(whole)
-            if parts is not None and not self._fits(parts, whole, place):
-                parts = None
-            self._parts[place] = parts
-        return self._parts[place]
+            fits = parts is not None and self._fits(parts, whole, place)
+            known[place] = parts if fits else None
+        return known[place]
 
     def _fits(self, parts: SplitGraph, whole: fx.GraphModule, place: Place) -> bool:
         """Return whether the parts make up the whole, and the second takes draws together."""
