@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
 import speed.attacks
 from speed.__main__ import _get, _holds, main
+from speed.shares import kind_of, shares_of
 
 
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch.compile's own
@@ -57,3 +58,27 @@ def test_a_missed_bound_is_seen():
     assert not _holds({"median": 1.2, "at_most": 1.1})
     assert not _holds({**good, "accuracy_holds": False})
     assert not _holds({**good, "steepest_holds": False})
+
+
+@pytest.mark.parametrize(
+    ("operation", "kind"),
+    [
+        ("mkldnn::_convolution_pointwise", "convolutions"),
+        ("aten::convolution_backward", "convolutions"),
+        ("aten::addmm", "matrix products"),
+        ("enresnet::inject_noise_backward", "noise"),
+        ("aten::threshold_backward", "activations"),
+        ("aten::copy_", "copies"),
+        ("aten::native_batch_norm", "BatchNorm"),
+        ("_ConvolvedBackward", "all else"),
+    ],
+)
+def test_kinds_of_operation(operation, kind):
+    assert kind_of(operation) == kind
+
+
+def test_the_time_is_shared_among_kinds():
+    large = torch.rand(512, 512)
+    shares = shares_of(lambda: [torch.mm(large, large) for _ in range(20)])
+    assert next(iter(shares)) == "matrix products"
+    assert 0.9 < sum(shares.values()) <= 1 + 1e-9

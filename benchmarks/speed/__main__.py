@@ -99,10 +99,15 @@ def _tell(key: str, result: dict[str, Any]) -> None:
     hidden = {"median", "spread", "repeats", "what", "at_least", "at_most", "tables", "best_ways"}
     for name, value in result.items():
         if name not in hidden:
-            shown = f"{value:.2f}" if isinstance(value, float) else value
-            print(f"  {name.replace('_', ' ')}: {shown}")
+            print(f"  {name.replace('_', ' ')}: {_shown(value)}")
     for name, rows in result.get("tables", {}).items():
         print_table([_row(name, row) for row in rows])
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {100 * share:.0f} %" for name, share in value.items())
+    return f"{value:.2f}" if isinstance(value, float) else value
 
 
 def _row(name: str, row: dict[str, float]) -> dict[str, str]:
