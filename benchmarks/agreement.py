@@ -131,14 +131,14 @@ THEIRS = {
 
 
 def attacked(attack: Attack, images: Tensor, labels: Tensor) -> tuple[Tensor, float]:
-    """Return the images of an attack, made batch by batch, and the seconds it took."""
-    start = time.monotonic()
+    """Return the images of an attack, made batch by batch, and the CPU seconds it took."""
+    start = time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         parts = [
             attack(images[i : i + 128], labels[i : i + 128]) for i in range(0, len(images), 128)
         ]
-    return torch.cat(parts).clamp(0, 1).detach(), time.monotonic() - start
+    return torch.cat(parts).clamp(0, 1).detach(), time.process_time() - start
 
 
 def deterministic(model: nn.Module, images: Tensor, labels: Tensor, name: str) -> Any:
@@ -271,7 +271,7 @@ def main(
     pixels, labels = load_data("cifar10").test.batch(slice(images))
     network = load_model(plain, trust_code=True).eval()
     settings: dict[str, Any] = {
-        "plain": digest_of(network),
+        "plain": digest_of(network, tuple(pixels.shape[1:])),
         "noisy": digest_of(load_model(noisy)),
         "images": images,
         "noisy_images": noisy_images,
@@ -325,7 +325,7 @@ def holds(name: str, row: Any) -> bool:
         return all(row["ours"][size] >= share for size, share in row["ART"].items())
     ours = [each["accuracy"] for library, each in row.items() if library.startswith("ours")]
     theirs = [each["accuracy"] for library, each in row.items() if not library.startswith("ours")]
-    return max(ours) <= min(theirs) + 0.5
+    return max(ours) <= min(theirs) + 0.3 + 1e-6  # accuracies are float32 shares
 
 
 if __name__ == "__main__":
