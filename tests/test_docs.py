@@ -23,6 +23,7 @@ from pathlib import Path
 
 import pytest
 
+import enresnet
 from enresnet.cli import COMMANDS, main
 
 ROOT = Path(__file__).parent.parent
@@ -256,10 +257,34 @@ def test_the_number_of_an_equation_is_that_of_its_file():
 # The tables of what was measured.
 
 
-def test_tables_show_what_the_files_hold():
+@pytest.fixture(scope="module")
+def tables():
     spec = importlib.util.spec_from_file_location("tables", ROOT / "docs/_ext/results_tables.py")
-    tables = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tables)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_of_results_is_what_the_folders_say(tables):
+    assert (ROOT / "results" / "README.md").read_text() == tables.readme(), (
+        "run python docs/_ext/results_tables.py --write"
+    )
+
+
+def test_comparisons_of_groups_show_their_command_and_what_it_prints(tables):
+    text = tables.readme()
+    commands = re.findall(r"^enresnet (compare .+? \\\n    --against .+?)$", text, re.M)
+    assert commands
+    for command in commands:
+        first, _, second = command.replace("\\\n", "").partition("--against")
+        sides = [[ROOT / name for name in side.split()] for side in (first[8:], second)]
+        assert all(len(side) > 1 for side in sides)
+        for row in enresnet.compare(*sides).rows():
+            low, high = (f"{100 * row[end]:+.2f}" for end in ("low", "high"))
+            assert f"| {100 * row['difference']:+.2f} ({low}, {high}) |" in text
+
+
+def test_tables_show_what_the_files_hold(tables):
     text = tables.reproduction()
     for path in ROOT.glob("results/*/*/evaluation.json"):
         section = text.partition(f"## Runs in results/{path.parent.parent.name}\n")[2]

@@ -2,35 +2,55 @@
 
     python docs/_ext/results_tables.py
 
-prints them as Markdown; the page takes the same when it is built. A number is shown only if a run
-folder holds it, and beside the settings of that run.
+prints them as Markdown, with ``--write`` to ``results/README.md``; the page takes the same when it
+is built. A number is shown only if a run folder holds it, and beside the settings of that run.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import re
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import enresnet
+from enresnet.common.files import atomic_write
 from enresnet.common.tables import as_markdown
 from enresnet.common.text import brief
 from enresnet.models import count_parameters, is_noisy
 from enresnet.paper import contents_of, outputs
 from enresnet.report import find_runs
+from enresnet.report.contents import Verdict
 from enresnet.training import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
 NOT_RUN = "not run"
 ATTACKS = ("clean", "fgsm", "ifgsm20", "cw", "cw_pixel", "strongest", "autoattack_rand")
+README = RESULTS / "README.md"
+TOP = """# What was measured
+
+`python docs/_ext/results_tables.py --write` makes this page from the run folders beside it. Each
+folder holds a network, how it was trained (`config.yaml`, `metrics.csv`, `environment.json` with
+the commit) and what was measured of it (`evaluation.json`; `scores.safetensors`, image by image).
+The networks in [cifar10](cifar10/README.md) itself are of an earlier recipe, one seed each; that
+page tells why one of its verdicts was an artefact.
+"""
+
+
+def readme() -> str:
+    """Return ``results/README.md``."""
+    return f"{TOP}\n{reproduction()}\n"
 
 
 def reproduction() -> str:
     """Return all tables as Markdown."""
-    parts = [claimed(), *(evaluated(folder) for folder in groups())]
+    verdicts = contents_of(find_runs([RESULTS]).runs).verdicts
+    parts = [claimed(verdicts), *compared(verdicts), *(evaluated(folder) for folder in groups())]
     if (study := RESULTS / "study" / "study.json").is_file():
         parts.append(studied(study))
     return "\n\n".join(parts)
@@ -41,21 +61,46 @@ def groups() -> list[Path]:
     return sorted({path.parent.parent for path in RESULTS.rglob("evaluation.json")})
 
 
-def claimed() -> str:
+def claimed(verdicts: Sequence[Verdict]) -> str:
     """Return the claims of the paper that runs were measured for, with their verdicts."""
-    contents = contents_of(find_runs([RESULTS]).runs)
-    told = [verdict for verdict in contents.verdicts if verdict.effect is not None]
+    told = [verdict for verdict in verdicts if verdict.effect is not None]
     rows = [
         {name: words for name, words in row.items() if name != "note"}
         for row in outputs.claim_rows(told)
     ]
-    counts = outputs.claim_counts(contents.verdicts)
+    counts = outputs.claim_counts(verdicts)
     about = f"The claims of the paper: {counts}. {outputs.CLAIMS_CAPTION}"
     return f"## Claims\n\n{as_markdown(rows)}\n\n{about}"
 
 
+def compared(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return the comparison behind each claim that several seeds speak of, with its command."""
+    told = [verdict for verdict in verdicts if verdict.effect is not None]
+    decided = [verdict.runs for verdict in told if len(verdict.seeds) > 1]
+    parts = []
+    for runs in dict.fromkeys(decided):
+        sides: dict[str, list[str]] = {}
+        for folder in runs:
+            kind = re.sub(r"-seed\d+$", "", folder.name)
+            sides.setdefault(kind, []).append(str(folder.relative_to(ROOT)))
+        if len(sides) != 2:
+            continue  # a claim on one network alone, or on blind attacks between the two
+        (first, ours), (second, theirs) = sides.items()
+        found = enresnet.compare([ROOT / one for one in ours], [ROOT / one for one in theirs])
+        command = f"enresnet compare {' '.join(ours)} \\\n    --against {' '.join(theirs)}"
+        about = " ".join([found.caption, *found.remarks])
+        parts.append(
+            f"## {first} less {second}\n\n```\n{command}\n```\n\n"
+            f"{as_markdown(found.table())}\n\n{about}"
+        )
+    return parts
+
+
 def evaluated(folder: Path) -> str:
-    """Return a table with a row for each evaluated run of a folder, and what is so for all."""
+    """Return a table with a row for each evaluated run of a folder, and what is so for all.
+
+    The hours are those of the training, validation included.
+    """
     runs = [path.parent for path in sorted(folder.glob("*/evaluation.json"), key=_size)]
     settings = [_settings(run) for run in runs]
     accuracies = [_accuracies(run) for run in runs]
@@ -70,7 +115,9 @@ def evaluated(folder: Path) -> str:
     shared = ", ".join(f"{name} {settings[0][name]}" for name in common)
     about = (
         f"All runs: {shared}. Accuracy of a single prediction in %, with its 95 % interval; the "
-        "number of test images is in the heading. All but C&W may change a pixel by epsilon."
+        "number of test images is in the heading. All but C&W may change a pixel by epsilon. "
+        "Passes are forward and backward passes over the training images. Core-hours are the time "
+        "that training took, times its threads; the cores did other work beside it."
     )
     return f"## Runs in {folder.relative_to(ROOT)}\n\n{as_markdown(rows)}\n\n{about}"
 
@@ -87,14 +134,26 @@ def _size(path: Path) -> tuple[int, bool, str]:
 
 
 def _settings(folder: Path) -> dict[str, str]:
-    config = Run.open(folder).config
-    recipe = config.recipe
+    run = Run.open(folder)
+    recipe = run.config.recipe
     return {
         "objective": recipe.objective,
         "epochs": str(recipe.epochs),
-        "seed": str(config.seed),
+        "passes": f"{_study().total_passes(recipe):g}",
+        "seed": str(run.config.seed),
         "epsilon": brief(recipe.epsilon),
+        "core-hours": _core_hours(run),
     }
+
+
+def _core_hours(run: Run) -> str:
+    """Return the time that a training took, times its threads; not known without its machine."""
+    path = run.folder / "environment.json"
+    if not path.is_file():
+        return "not known"
+    environment = json.loads(path.read_text())
+    seconds = sum(row["seconds"] for row in run.metrics())
+    return f"{seconds * max(one['threads'] for one in environment) / 3600:.2g}"
 
 
 def _accuracies(folder: Path) -> dict[str, tuple[str, int]]:
@@ -128,4 +187,8 @@ def _study() -> ModuleType:
 
 
 if __name__ == "__main__":
-    print(reproduction())
+    if sys.argv[1:] == ["--write"]:
+        with atomic_write(README) as temporary:
+            temporary.write_text(readme())
+    else:
+        print(reproduction())
