@@ -18,7 +18,7 @@ from enresnet.attacks.determinism import EOT, FEW, usual_eot
 from enresnet.attacks.failures import AttackFailedError, naming_attack
 from enresnet.attacks.geometry import norms_between
 from enresnet.attacks.inputs import check_model_and_images
-from enresnet.attacks.known_networks import is_batch_independent, is_deterministic, keeps_apart
+from enresnet.attacks.known_networks import is_batch_independent, is_deterministic, is_separable
 from enresnet.attacks.precision import wants_bfloat16
 from enresnet.attacks.targets import Aim, ChosenTargets, Goal, towards_all
 from enresnet.common import checks
@@ -226,7 +226,7 @@ class Attack(ABC):
             eot = 1 if same else averaged
             classifier = Classifier(model, call, largest, worth=averaged // eot)
             reduced = wants_bfloat16(model, call, images[:0].to(device), attack.precision)
-            independent, apart = is_batch_independent(model, call), keeps_apart(model, call)
+            independent, separable = is_batch_independent(model, call), is_separable(model, call)
             result = torch.empty_like(images)
             for start in range(0, len(images), batch_size):
                 rows = slice(start, start + batch_size)
@@ -243,7 +243,7 @@ class Attack(ABC):
                     reduced=reduced,
                     independent=independent,
                     deterministic=same,
-                    apart=apart,
+                    separable=separable,
                     slack=call.slack if isinstance(call, FrozenCall) else 0.0,
                 )
                 report = move if advance is None else lambda n, _="": advance(n)

@@ -37,7 +37,8 @@ class Batch:
     reduced: bool = False  # gradients in bfloat16
     independent: bool = False  # the model is known to treat each image of a batch alone
     deterministic: bool = False  # it is known to answer twice the same
-    apart: bool | None = None  # its images meet in nothing but the scale of noise; None: not asked
+    # Whether an image may leave: the others share nothing but their noise's scale. None: unknown.
+    separable: bool | None = None
     slack: float = 0.0  # by which logits may differ from those of the model's own forward
 
     @torch.no_grad()
@@ -165,13 +166,13 @@ class Batch:
     @property
     def retires(self) -> bool:
         """Whether an example that is lost is known to stay lost, with the others and without."""
-        return self.deterministic and self.apart is True
+        return self.deterministic and self.separable is True
 
-    def told_apart(self) -> Batch:
-        """Return the batch with ``apart`` decided: a model that is not known is tried."""
-        if self.apart is not None:
+    def with_separable_known(self) -> Batch:
+        """Return the batch with ``separable`` decided: a model that is not known is tried."""
+        if self.separable is not None:
             return self
-        return replace(self, apart=not images_meet(self.logits, self.images))
+        return replace(self, separable=not images_meet(self.logits, self.images))
 
     @torch.no_grad()
     def answers_alike(self, epsilon: float) -> bool:

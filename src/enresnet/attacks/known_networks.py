@@ -49,7 +49,7 @@ def is_batch_independent(model: Model, call: object = None) -> bool:
     return all(place.std_over == "example" for place in noise_modules(network))
 
 
-def keeps_apart(model: Model, call: object = None) -> bool | None:
+def is_separable(model: Model, call: object = None) -> bool | None:
     """Return whether images of a batch meet in nothing but the scale of their noise.
 
     None where that is not known; ``call`` as above.
@@ -57,7 +57,7 @@ def keeps_apart(model: Model, call: object = None) -> bool | None:
     network = our_network(model)
     if network is not None and not any(part.training for part in network.modules()):
         return True
-    return True if isinstance(call, FrozenCall) and call.apart else None
+    return True if isinstance(call, FrozenCall) and call.separable else None
 
 
 def is_deterministic(model: Model, call: object = None) -> bool:

@@ -116,7 +116,7 @@ class Square(Attack):
         if not batch.deterministic:
             noise.watch(partial(batch.logits, point))
         fooled, margin = self._judge(batch, point)  # first of all calls: errors name the batch
-        batch = batch.told_apart()
+        batch = batch.with_separable_known()
         lost = self._lost(batch, point, fooled, torch.zeros_like(fooled, dtype=torch.bool))
         looks, clean = {}, margin
         if give_up is not None:
@@ -128,7 +128,7 @@ class Square(Attack):
             if lost.all():
                 break
             # Where images meet, those that are lost stay: without them the others' answers differ.
-            rows = (~lost if batch.apart else torch.ones_like(lost)).nonzero().squeeze(1)
+            rows = (~lost if batch.separable else torch.ones_like(lost)).nonzero().squeeze(1)
             part = batch.rows(rows)
             side = self._side(step, point.shape[-2:])
             tried = self._with_squares(ball, point, rows, side, draws)
@@ -164,7 +164,7 @@ class Square(Attack):
                 still = wrong.nonzero().squeeze(1)
                 if not len(still):
                     break
-                if not batch.apart:
+                if not batch.separable:
                     wrong &= batch.fooled(batch.logits(point)).cpu()[new]
                     continue
                 few = part.rows(still)

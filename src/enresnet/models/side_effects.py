@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from enresnet.models.interface import Model, module_of
-from enresnet.models.reached import Reached
+from enresnet.models.reachable_code import ReachableCode
 
 DRAWS = "its forward draws random numbers"
 DEPTH = 4  # how far containers and objects in a module's fields are followed
@@ -49,7 +49,7 @@ class StateBefore:
         root = module_of(model)
         self._modules = [] if root is None else list(root.modules())
         self._held = [_held(module) for module in self._modules]
-        self._reached = Reached(self._modules if root is not None else [model])
+        self._reached = ReachableCode(self._modules if root is not None else [model])
         self._generators = self._drawn()
         self._names = self._named()
 

@@ -24,7 +24,7 @@ from enresnet.attacks.determinism import ASKED, EOT
 from enresnet.attacks.geometry import BALLS
 from enresnet.attacks.gradient import NoGradientError
 from enresnet.attacks.ifgsm import check_epsilon, climb
-from enresnet.attacks.known_networks import is_batch_independent, is_deterministic, keeps_apart
+from enresnet.attacks.known_networks import is_batch_independent, is_deterministic, is_separable
 from enresnet.attacks.losses import difference_of_logits_ratio
 from enresnet.attacks.square import Square
 from enresnet.attacks.strongest.surrogates import Surrogate, surrogates
@@ -157,7 +157,7 @@ class Strongest(Attack):
         known = batch.deterministic
         if not known:  # others' models are asked
             batch = replace(batch, deterministic=batch.answers_alike(self.epsilon))
-        batch = batch.told_apart()
+        batch = batch.with_separable_known()
         try:
             worst = self._searched(batch, self.budget, known=known)
         except AnswersDifferError:
@@ -200,7 +200,7 @@ class Strongest(Attack):
                 ahead = worst.challenge(rows, found)
                 # Where blind search does better than gradients did, it is them that are blind.
                 more = ahead & ~worst.lost[rows] & hurried
-                if not batch.apart:
+                if not batch.separable:
                     more[:] = more.any()
                 rows, draws = rows[more], eot
                 hurried = torch.zeros(len(rows), dtype=torch.bool)
@@ -270,7 +270,7 @@ class Strongest(Attack):
         # Two standard deviations of what noise does to the difference; 0 where there is none.
         doubt = 2 * ((half.var(0, correction=0) + whole.var(0, correction=0)) / len(half)).sqrt()
         blind[rows] = (zero | (whole.mean(dim=0) - half.mean(dim=0) > doubt)).cpu()
-        if not batch.apart:  # images that meet are searched together, as most of them need
+        if not batch.separable:  # images that meet are searched together, as most of them need
             for kind in (found, blind):
                 kind[:] = kind.double().mean() > 0.5
         return found, blind
@@ -294,7 +294,7 @@ class Strongest(Attack):
                 reduced=batch.reduced and not search.exact,
                 independent=is_batch_independent(surrogate.model, surrogate.call),
                 deterministic=is_deterministic(surrogate.model, surrogate.call),
-                apart=keeps_apart(surrogate.model, surrogate.call),
+                separable=is_separable(surrogate.model, surrogate.call),
             )
             start = worst.worst(rows) if search.warm else ball.random_point(batch.seeds + number)
             if search.plain:

@@ -56,7 +56,7 @@ class WorstPoints:
     @property
     def not_lost(self) -> Tensor:
         """The images that are not lost; where images meet, all of them while one is left."""
-        if not self.batch.apart and not self.lost.all():
+        if not self.batch.separable and not self.lost.all():
             return torch.arange(len(self.lost))
         return (~self.lost).nonzero().squeeze(1)
 
@@ -135,7 +135,7 @@ class WorstPoints:
             return
         part = self.batch.rows(rows)
         asked = part
-        if not self.batch.apart and len(rows) < len(self.batch.images):
+        if not self.batch.separable and len(rows) < len(self.batch.images):
             asked, others = self.batch, self.worst(torch.arange(len(self.batch.images)))
             others[rows] = point
             point = others

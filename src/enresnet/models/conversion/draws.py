@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from enresnet.models.reached import Reached, is_generator
+from enresnet.models.reachable_code import ReachableCode, is_generator
 
 Generator = tuple[Callable[[], Any], Callable[[Any], Any]]
 
@@ -79,7 +79,7 @@ def _generators(module: nn.Module) -> Iterator[Generator]:
     yield from _global_generators()
     numpy = sys.modules.get("numpy")
     states = torch.Generator if numpy is None else (torch.Generator, numpy.random.RandomState)
-    reached = Reached(list(module.modules())).generators()
+    reached = ReachableCode(list(module.modules())).generators()
     own = (value for value in vars(module).values() if is_generator(value))
     for value in (*own, *reached):
         if isinstance(value, random.Random):

@@ -38,8 +38,8 @@ class FrozenCall(ABC):
 
     @property
     @abstractmethod
-    def apart(self) -> bool:
-        """Whether images of a batch meet in nothing but the scale of their noise."""
+    def separable(self) -> bool:
+        """Whether an image may leave its batch: the others share at most the scale of noise."""
 
     @abstractmethod
     def before_noise(self, images: Tensor) -> list[Tensor] | None:

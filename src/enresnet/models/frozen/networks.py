@@ -83,7 +83,7 @@ class FrozenResNet(FrozenCall):
         return all(place.std_over == "example" for place in noise_modules(self.network))
 
     @property
-    def apart(self) -> bool:
+    def separable(self) -> bool:
         """True, since BatchNorm uses the statistics that it has."""
         return True
 
@@ -176,10 +176,10 @@ class FrozenEnsemble(FrozenCall):
         )
 
     @property
-    def apart(self) -> bool:
+    def separable(self) -> bool:
         """Whether images meet in no member."""
         seen = self._seen
-        return len(seen) == len(self.members) and all(member.apart for member in seen)
+        return len(seen) == len(self.members) and all(member.separable for member in seen)
 
     def holds_in_bfloat16(self) -> bool:
         """Return whether it does for all members."""
@@ -236,9 +236,9 @@ class FrozenNormalized(FrozenCall):
         return self._call.independent
 
     @property
-    def apart(self) -> bool:
+    def separable(self) -> bool:
         """Whether images do not meet in the network inside."""
-        return self._call.apart
+        return self._call.separable
 
     def holds_in_bfloat16(self) -> bool:
         """Return whether the network inside does."""

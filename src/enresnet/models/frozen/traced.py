@@ -79,7 +79,7 @@ class _Known:
 
     structure: Structure
     graph: fx.Graph
-    apart: bool = False  # no image's answer depends on another: False until it was tried
+    separable: bool = False  # no image's answer depends on another: False until it was tried
     slack: float = 0.0  # when answers were last compared
     uses: int = 0
     folds: dict[Place, FoldedGraph] = field(default_factory=dict)
@@ -113,14 +113,14 @@ class TracedNetwork(FrozenCall):
     @property
     def independent(self) -> bool:
         """Whether no image's answer depends on another image, as was tried."""
-        return self._known.apart and all(
+        return self._known.separable and all(
             place.std_over == "example" for place in noise_modules(self.network)
         )
 
     @property
-    def apart(self) -> bool:
+    def separable(self) -> bool:
         """Whether no image's answer depends on another image but by the scale of its noise."""
-        return self._known.apart
+        return self._known.separable
 
     def __call__(self, images: Tensor) -> Any:
         """Return the logits for images, as the network takes them."""
@@ -187,7 +187,7 @@ class TracedNetwork(FrozenCall):
             try:
                 if not self._has_the_gradient(few):
                     raise UnsuitableError("its gradient differs once it is traced")
-                self._known.apart = not images_meet(self, few)
+                self._known.separable = not images_meet(self, few)
             except RuntimeError as error:
                 raise UnsuitableError(f"it fails once it is traced ({error})") from error
 

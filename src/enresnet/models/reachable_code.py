@@ -42,7 +42,7 @@ ENTROPY_CALLS = [
 _CALL: Callable[[type], Any] = operator.attrgetter("__call__")  # every class has one: its type's
 
 
-class Reached:
+class ReachableCode:
     """The functions that a model's answers come from, as far as they are seen.
 
     Args:
