@@ -41,7 +41,7 @@ class IFGSM(Attack):
             bfloat16, on hardware that computes in it, for networks of this package and for others
             that torch.fx can follow and that answer the same in it.
         early_stop: True leaves an image as soon as the model gets it wrong, if it is known to be
-            deterministic and to treat each image of a batch alone: faster, with the same accuracy.
+            deterministic and to treat each image of a batch alone: faster, with no higher accuracy.
             The image has a lower loss than after all steps, and so transfers less. False by
             default.
         generator: Draws random targets. By default it starts from the system's entropy.

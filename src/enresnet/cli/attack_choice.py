@@ -25,8 +25,8 @@ class AttackOptions:
             used in training.
         epsilon_l2: Largest l2 norm of the change, for attacks in l2, or several; 0.5 by default.
         restarts: Random starts of pgd, apgd and noise, of which the worst counts; 1 by default.
-        early_stop: Leave an image of a deterministic model as soon as it is wrong: faster, with the
-            same accuracy; for ifgsm, pgd and apgd. Images that are saved are then weaker.
+        early_stop: Leave an image of a deterministic model as soon as it is wrong: faster, with no
+            higher accuracy; for ifgsm, pgd and apgd. Images that are saved are then weaker.
         targets: The classes that attacks named _targeted aim at: a random other class, the least
             likely, the runner-up, or all others in turn.
     """

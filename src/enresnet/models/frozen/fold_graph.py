@@ -72,26 +72,27 @@ class FoldedGraph:
             with graph.inserting_before(last):
                 wide = graph.call_method("float", (last.args[0],))
             last.args = (wide, *last.args[1:])
-        self._constants: dict[str, Tensor] = {}  # parameters and buffers that a forward reads
-        for node in graph.nodes:
-            if node.op == "get_attr":
-                value = _attribute(network, str(node.target)).detach().clone()
-                self._constants[str(node.target)] = (
-                    value.to(dtype) if value.is_floating_point() else value
-                )
-        self.whole = fx.GraphModule(new | self._constants, graph).eval()
+        self._constants = _read_as_modules(graph)
+        for name, constant in self._constants.items():
+            constant.fill(_attribute(network, name), dtype)
+        called = {constant.name: constant for constant in self._constants.values()}
+        self.whole = fx.GraphModule(new | called, graph).eval()
         self._fused = fuse_graph(self.whole, dtype, device)
-        names = {name for name, _ in self._fused}
+        left = {str(node.target) for node in self.whole.graph.nodes if node.op == "call_module"}
         self._copies = {
             name: module
             for name, module in new.items()
-            if name not in names and not isinstance(module, NoiseInjection)
+            if name in left and not isinstance(module, NoiseInjection)
         }
 
     @torch.inference_mode(False)
     @torch.no_grad()
     def fill(self, network: nn.Module) -> None:
-        """Take the weights of the moment; the network must be built as it was."""
+        """Take the weights of the moment; the network must be built as it was.
+
+        Tensors are replaced, not written over: a gradient may still be wanted of what was computed
+        with those before.
+        """
         modules = dict(network.named_modules())
         folded = {name: self._folded(name, modules) for name, _ in self._fused}
         for name, module in self._fused:
@@ -99,13 +100,12 @@ class FoldedGraph:
         for name, module in self._copies.items():
             if name in self._batchnorms:
                 weight, bias = self._folded(name, modules)
-                module.weight.copy_(weight)
-                module.bias.copy_(bias)
+                module.weight, module.bias = _fixed(weight), _fixed(bias)
             else:
-                for copied, own in zip(_tensors(module), _tensors(modules[name]), strict=True):
-                    copied.copy_(own)
+                for copied, own in zip(module.modules(), modules[name].modules(), strict=True):
+                    _replace(copied, own)
         for name, constant in self._constants.items():
-            constant.copy_(_attribute(network, name))
+            constant.fill(_attribute(network, name), self._dtype)
 
     def _folded(self, name: str, modules: dict[str, Any]) -> tuple[Tensor, Any]:
         """Return weights and bias of a convolution, copies, with its BatchNorm folded into them."""
@@ -137,8 +137,55 @@ def _convolution_before(
     return before if len(uses) == 1 else None
 
 
-def _tensors(module: nn.Module) -> list[Tensor]:
-    return [*module.parameters(), *module.buffers()]
+class Constant(nn.Module):
+    """A parameter or buffer that a forward reads; graphs that share the module share its value."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.value: Tensor
+
+    def fill(self, value: Tensor, dtype: torch.dtype) -> None:
+        """Take a copy of this value, in ``dtype`` if it is a floating-point number."""
+        kind = dtype if value.is_floating_point() else value.dtype
+        self.value = value.detach().to(kind, copy=True)
+
+    def forward(self) -> Tensor:
+        """Return the value."""
+        return self.value
+
+
+def _read_as_modules(graph: fx.Graph) -> dict[str, Constant]:
+    """Replace each read of an attribute by the call of a module; return these by attribute."""
+    found: dict[str, Constant] = {}
+    for node in list(graph.nodes):
+        if node.op == "get_attr":
+            name = str(node.target)
+            constant = found.setdefault(name, Constant(f"constant_{len(found)}"))
+            with graph.inserting_before(node):
+                call = graph.call_module(constant.name)
+            node.replace_all_uses_with(call)
+            graph.erase_node(node)
+    return found
+
+
+def _fixed(value: Tensor) -> nn.Parameter:
+    return nn.Parameter(value, requires_grad=False)
+
+
+def _replace(copied: nn.Module, own: nn.Module) -> None:
+    """Give a copied module the values of its own, in the types that it has."""
+    for name, weight in copied._parameters.items():
+        if weight is not None:
+            copied._parameters[name] = _fixed(_like(weight, own.get_parameter(name)))
+    for name, buffer in copied._buffers.items():
+        if buffer is not None:
+            copied._buffers[name] = _like(buffer, own.get_buffer(name))
+
+
+def _like(value: Tensor, now: Tensor) -> Tensor:
+    """Return a copy of ``now`` with the type and the memory format of ``value``."""
+    return torch.empty_like(value).copy_(now.detach())
 
 
 def _last_linear(graph: fx.Graph, modules: dict[str, nn.Module]) -> fx.Node | None:

@@ -14,6 +14,7 @@ from torch.nn import functional
 from torch.nn.grad import conv2d_input
 
 from enresnet.models.frozen.fold import Convolution
+from enresnet.models.frozen.known_operations import may_make_nan
 from enresnet.models.frozen.ordered_convolution import OrderedConvolution, computes_in
 
 _RELU_FUNCTIONS = (torch.relu, torch.relu_, functional.relu, functional.relu_)
@@ -31,13 +32,14 @@ def fuse_graph(
     fused: list[tuple[str, FusedConvolution]] = []
     if device.type != "cpu" or not computes_in(dtype):
         return []
+    keeps_nan = may_make_nan(whole.graph)  # the fused ReLU makes 0 of it
     for node in list(whole.graph.nodes):
         if node.op != "call_module" or len(node.args) != 1 or node.kwargs:
             continue
         convolution = whole.get_submodule(str(node.target))
         if not _is_plain(convolution, dtype):
             continue
-        relu = _relu_after(whole, node)
+        relu = None if keeps_nan else _relu_after(whole, node)
         module = FusedConvolution(convolution, relu=relu is not None)
         fused.append((str(node.target), module))
         node.target = f"fused_{len(whole._modules)}"

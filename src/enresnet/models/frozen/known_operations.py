@@ -63,6 +63,9 @@ _IN_PLACE = frozenset(
     | _named(torch, "relu_")
     | _named(functional, "relu_")
 )
+# A logarithm or root of what may be negative, and what overflows.
+_UNBOUNDED = frozenset("log sqrt rsqrt pow exp".split())
+_DIVISIONS = frozenset("div truediv itruediv floordiv mod".split())
 # These are random unless ``training`` is False.
 _DROPS = frozenset(_named(functional, "dropout dropout1d dropout2d alpha_dropout"))
 _NORMS = frozenset({functional.batch_norm, torch.batch_norm})
@@ -72,7 +75,7 @@ def unknown_in(graph: fx.Graph, root: nn.Module) -> str:
     """Return what a graph does that is not known to answer twice the same; "" if nothing."""
     own = {name for name, _ in root.named_parameters()} | {n for n, _ in root.named_buffers()}
     for node in graph.nodes:
-        if _changes_in_place(node, root) and not node.users:
+        if changes_in_place(node, root) and not node.users:
             return "a change in place whose result is not used"
         if node.op == "call_module":
             module = root.get_submodule(str(node.target))
@@ -100,13 +103,29 @@ def unknown_in(graph: fx.Graph, root: nn.Module) -> str:
     return ""
 
 
+def may_make_nan(graph: fx.Graph) -> bool:
+    """Return whether an operation may turn finite numbers that depend on the images into NaN."""
+    seen: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.op == "placeholder" or any(source in seen for source in node.all_input_nodes):
+            seen.add(node)
+        if node not in seen or node.op not in ("call_function", "call_method"):
+            continue
+        name = getattr(node.target, "__name__", str(node.target)).strip("_")
+        divisor = node.args[1] if len(node.args) > 1 else None
+        if name in _UNBOUNDED or (name in _DIVISIONS and divisor in seen):
+            return True
+    return False
+
+
 def _is_stochastic_depth(target: Any) -> bool:
     """Return whether a function is torchvision's, which a tracer does not enter."""
     place = getattr(target, "__module__", "")
     return place == "torchvision.ops.stochastic_depth" and target.__name__ == "stochastic_depth"
 
 
-def _changes_in_place(node: fx.Node, root: nn.Module) -> bool:
+def changes_in_place(node: fx.Node, root: nn.Module) -> bool:
+    """Return whether a node writes its result over its first argument."""
     if node.op == "call_method":
         return str(node.target).endswith("_")
     if node.op == "call_module":

@@ -212,7 +212,7 @@ def _seen(size: int, kernel: int, padding: int, stride: int) -> list[tuple[int, 
 
 def _as_rows(x: Tensor) -> Tensor:
     """Return each image as a row, channels last: a view where the memory is in that order."""
-    return x.permute(0, 2, 3, 1).reshape(len(x), -1)
+    return x.permute(0, 2, 3, 1).flatten(1)
 
 
 def _empty(x: Tensor, channels: int, plane: Sequence[int]) -> Tensor:

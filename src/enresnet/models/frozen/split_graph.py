@@ -12,9 +12,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import fx
+from torch import fx, nn
 
+from enresnet.models.frozen.known_operations import changes_in_place
 from enresnet.models.noise import NoiseInjection
+
+# Functions and methods whose result has memory of its own.
+_NEW = frozenset(
+    "add sub mul truediv div neg relu sigmoid tanh gelu silu softmax conv1d conv2d linear matmul "
+    "bmm einsum cat stack mean sum batch_norm layer_norm group_norm avg_pool2d max_pool2d "
+    "adaptive_avg_pool2d".split()
+)
 
 
 @dataclass(frozen=True)
@@ -24,10 +32,11 @@ class SplitGraph:
     before: fx.GraphModule  # from images to the states
     after: fx.GraphModule  # from the states to logits
     states: int
+    overwrites: bool  # whether the second part may write over the states
 
 
 def split_at_noise(whole: fx.GraphModule) -> SplitGraph | None:
-    """Return the two parts of a network, cut at its first noise; None where it has none."""
+    """Return the two parts of a network, cut at its first noise; None where it cannot be cut."""
     noisy: set[fx.Node] = set()
     seen: set[fx.Node] = set()  # what depends on the images; all else is made of weights alone
     for node in whole.graph.nodes:
@@ -41,6 +50,9 @@ def split_at_noise(whole: fx.GraphModule) -> SplitGraph | None:
     nodes = list(whole.graph.nodes)
     output = nodes[-1]
     if output not in noisy or not isinstance(output.args[0], fx.Node):
+        return None
+    memory = _memory(nodes, whole)
+    if _is_reordered(nodes, noisy, memory, whole):
         return None
     cut = [
         node
@@ -64,4 +76,45 @@ def split_at_noise(whole: fx.GraphModule) -> SplitGraph | None:
     for module in made:
         module.graph.eliminate_dead_code()
         module.recompile()
-    return SplitGraph(made[0], made[1], len(cut))
+    overwrites = any(changes_in_place(node, whole) and memory[node] not in noisy for node in noisy)
+    return SplitGraph(made[0], made[1], len(cut), overwrites)
+
+
+def _memory(nodes: list[fx.Node], root: nn.Module) -> dict[fx.Node, fx.Node]:
+    """Return for each node the one whose memory its result may share: the first that held it."""
+    memory: dict[fx.Node, fx.Node] = {}
+    for node in nodes:
+        first = node.args[0] if node.args else None
+        shares = isinstance(first, fx.Node) and _may_share(node, root)
+        memory[node] = memory[first] if isinstance(first, fx.Node) and shares else node
+    return memory
+
+
+def _is_reordered(
+    nodes: list[fx.Node], noisy: set[fx.Node], memory: dict[fx.Node, fx.Node], root: nn.Module
+) -> bool:
+    """Return whether a cut moves a change in place past another use of the same memory.
+
+    What does not depend on noise comes first in the parts. So a change that does not may not stand
+    behind a use that does, nor a change that does before a use that does not.
+    """
+    changed: set[fx.Node] = set()  # memory that a node with noise has written to
+    used: set[fx.Node] = set()  # memory that a node with noise has read
+    for node in nodes:
+        sources = {memory[source] for source in node.all_input_nodes}
+        if node in noisy:
+            used |= sources
+            changed |= {memory[node]} if changes_in_place(node, root) else set()
+        elif sources & changed or (changes_in_place(node, root) and memory[node] in used):
+            return True
+    return False
+
+
+def _may_share(node: fx.Node, root: nn.Module) -> bool:
+    """Return whether a node's result may be a view of its first argument, or that itself."""
+    if changes_in_place(node, root):
+        return True
+    if node.op == "call_module":
+        module = root.get_submodule(str(node.target))
+        return not isinstance(module, NoiseInjection) and not any(True for _ in module.parameters())
+    return getattr(node.target, "__name__", str(node.target)) not in _NEW

@@ -5,7 +5,8 @@ fused with the ReLU after them (fuse_graph.py), and the part before the first no
 draws (split_graph.py). The copy and its gradient are compared with those of the network itself on a
 few images. Where they differ, or the network cannot be traced, attacks call it as it is, and the
 log says why. Later attacks on the same network give the copy the weights of the moment, and compare
-answers again; in training in reduced precision, where they follow step by step, not every time.
+answers again: in training in reduced precision, where they follow step by step, in that precision,
+which takes less; now and then in full.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ TIMES = 8  # how often a network is called to see whether its answer is always t
 CLOSE = 1e-3  # by how much folding may change the logits, relative to their spread
 CLOSE_GRADIENT = 5e-3  # the same of the gradient at the images, in norm; rounding flips some ReLUs
 CLOSE_REDUCED = 0.05  # the same for bfloat16
-RECHECKED = 16  # in training, after how many steps answers are compared again
+ALIKE_REDUCED = 0.95  # the least cosine between gradients at an image in bfloat16 and in float32
+RECHECKED = 16  # in training, after how many steps answers are compared in full again
 SLACK = 10.0  # how many times more the logits may change on other images
 _TYPES = (torch.float32, torch.bfloat16, torch.float16)
 _said: set[str] = set()  # what the log has said: each sentence once
@@ -53,22 +55,31 @@ def follow(network: nn.Module, few: Tensor) -> TracedNetwork | None:
     if isinstance(network, NoiseInjection) or not any(True for _ in network.parameters()):
         return None
     structure = structure_of(network, few)
-    known = _known.get(network)
-    try:
-        if known is None or known.structure != structure:
+    known = _known.pop(network, None)
+    same = known is not None and known.structure == structure
+    traced = _followed_again(network, known, few) if known is not None and same else None
+    if traced is None:
+        try:
             traced = TracedNetwork(network, known := _Known(structure, trace(network)))
             traced.check(few)
-            _known[network] = known
+        except UnsuitableError as error:
+            _say(f"attacks call {type(network).__name__} as it is, which is slower: {error}")
+            return None
+    assert known is not None
+    _known[network] = known
+    return traced
+
+
+def _followed_again(network: nn.Module, known: _Known, few: Tensor) -> TracedNetwork | None:
+    """Return a network with its weights of the moment; None where its graph holds no longer."""
+    known.uses += 1
+    traced = TracedNetwork(network, known)
+    try:
+        if known.uses % RECHECKED and torch.is_autocast_enabled(few.device.type):
+            traced.check_reduced(few)
         else:
-            traced = TracedNetwork(network, known)
-            known.uses += 1
-            if known.uses % RECHECKED and torch.is_autocast_enabled(few.device.type):
-                traced.take(few)
-            else:
-                traced.check_answers(few)
-    except UnsuitableError as error:
-        _say(f"attacks call {type(network).__name__} as it is, which is slower: {error}")
-        _known.pop(network, None)
+            traced.check_answers(few)
+    except UnsuitableError:
         return None
     return traced
 
@@ -82,7 +93,9 @@ class _Known:
     separable: bool = False  # no image's answer depends on another: False until it was tried
     slack: float = 0.0  # when answers were last compared
     uses: int = 0
+    reduced: dict[torch.dtype, bool] = field(default_factory=dict)  # types in which answers hold
     folds: dict[Place, FoldedGraph] = field(default_factory=dict)
+    filled_by: dict[Place, object] = field(default_factory=dict)  # whose weights the folds have
     parts: dict[Place, SplitGraph | None] = field(default_factory=dict)
 
 
@@ -100,9 +113,9 @@ class TracedNetwork(FrozenCall):
 
     def __init__(self, network: nn.Module, known: _Known) -> None:
         self.network, self._known, self.slack = network, known, known.slack
-        self._filled: set[Place] = set()  # the folds that have the weights of the moment
+        self._use = object()  # this use of the network, of several that may be under way
         self._convolves = any(isinstance(m, nn.Conv2d) for m in network.modules())
-        self._bfloat16: bool | None = None
+        self._reduced: dict[torch.dtype, bool] = {}
         self._few: Tensor | None = None
 
     @property
@@ -125,8 +138,9 @@ class TracedNetwork(FrozenCall):
     def __call__(self, images: Tensor) -> Any:
         """Return the logits for images, as the network takes them."""
         place = self._place(images)
-        if place is None:
-            return logits_of(self.network(images))
+        return logits_of(self.network(images)) if place is None else self._answer(images, place)
+
+    def _answer(self, images: Tensor, place: Place) -> Any:
         with torch.autocast(images.device.type, enabled=False):  # the types are chosen here
             return self._whole(place)(self._given(images, place))
 
@@ -145,29 +159,49 @@ class TracedNetwork(FrozenCall):
         parts = self._split(place)
         assert parts is not None  # before_noise split it
         own = [states.pop(0) for _ in range(parts.states)]
+        if parts.overwrites:  # a leaf that wants a gradient may not be written over
+            own = [state.clone() for state in own]
         with torch.autocast(place[1].type, enabled=False):
             logits: Tensor = parts.after(*own)
         return logits
 
     def holds_in_bfloat16(self) -> bool:
-        """Return whether its answers are the same in bfloat16, but for rounding."""
-        if self._bfloat16 is None:
-            assert self._few is not None
+        """Return whether its answers and gradients are the same in bfloat16, but for rounding."""
+        return self._holds_in(torch.bfloat16)
+
+    def _holds_in(self, dtype: torch.dtype) -> bool:
+        if dtype not in self._reduced:
             try:
-                whole = torch.autocast(self._few.device.type, enabled=False)
-                with whole, torch.no_grad(), without_noise(self.network):
-                    exact = self(self._few).float()
-                    with torch.autocast(self._few.device.type, torch.bfloat16):
-                        reduced = self(self._few).float()
-                self._bfloat16 = _distance(exact, reduced) < CLOSE_REDUCED
-            except RuntimeError:  # an operation that has no such type
-                self._bfloat16 = False
-            if not self._bfloat16:
+                holds = self._compared_in(dtype)
+            except Exception:  # an operation that has no such type, or two that do not fit
+                holds = False
+            self._reduced[dtype] = self._known.reduced[dtype] = holds
+            if not holds:
+                name = str(dtype).removeprefix("torch.")
                 _say(
-                    f"attacks compute {type(self.network).__name__} in float32: its answers differ "
-                    "in bfloat16"
+                    f"attacks do not compute a copy of {type(self.network).__name__} in {name}: "
+                    "its answers or gradients differ"
                 )
-        return self._bfloat16
+        return self._reduced[dtype]
+
+    @torch.inference_mode(False)
+    @torch.enable_grad()
+    def _compared_in(self, dtype: torch.dtype) -> bool:
+        few = self._few
+        assert few is not None
+        with without_noise(self.network):
+            exact, slope = self._answer_and_gradient(few, (few.dtype, few.device))
+            reduced, other = self._answer_and_gradient(few, (dtype, few.device))
+        if not _distance(exact.float(), reduced.float()) < CLOSE_REDUCED:
+            return False
+        alike = torch.cosine_similarity(slope.flatten(1).float(), other.flatten(1).float())
+        there = slope.flatten(1).any(dim=1)
+        return not there.any() or float(alike[there].mean()) >= ALIKE_REDUCED
+
+    def _answer_and_gradient(self, few: Tensor, place: Place) -> tuple[Tensor, Tensor]:
+        leaf = few.clone().requires_grad_()
+        logits = self._answer(leaf, place)
+        return logits.detach(), _gradient(logits, leaf)
 
     @torch.inference_mode(False)
     def check(self, few: Tensor) -> None:
@@ -188,7 +222,9 @@ class TracedNetwork(FrozenCall):
                 if not self._has_the_gradient(few):
                     raise UnsuitableError("its gradient differs once it is traced")
                 self._known.separable = not images_meet(self, few)
-            except RuntimeError as error:
+            except UnsuitableError:
+                raise
+            except Exception as error:
                 raise UnsuitableError(f"it fails once it is traced ({error})") from error
 
     @torch.inference_mode(False)
@@ -206,11 +242,29 @@ class TracedNetwork(FrozenCall):
                 raise UnsuitableError("it does not return logits")
             try:
                 own = self(few.clone())
-                if own.shape != first.shape or not _distance(first, own) < CLOSE:
-                    raise UnsuitableError("it answers otherwise once it is traced")
-            except RuntimeError as error:
+            except Exception as error:  # whatever folding meets, the network itself can be called
                 raise UnsuitableError(f"it fails once it is traced ({error})") from error
+            if own.shape != first.shape or not _distance(first, own) < CLOSE:
+                raise UnsuitableError("it answers otherwise once it is traced")
         self.slack = self._known.slack = SLACK * float((own - first).abs().max())
+
+    @torch.inference_mode(False)
+    def check_reduced(self, few: Tensor) -> None:
+        """Compare its answers with the network's under the autocast that is on."""
+        few = self.take(few)
+        dtype = torch.get_autocast_dtype(few.device.type)
+        if not self._known.reduced.setdefault(dtype, self._holds_in(dtype)):
+            self._reduced[dtype] = False  # it is called as it is
+            return
+        with without_noise(self.network), torch.no_grad():
+            try:
+                first = logits_of(self.network(few.clone())).float()
+                own = self._answer(few.clone(), (dtype, few.device)).float()
+            except Exception as error:
+                raise UnsuitableError(f"it fails once it is traced ({error})") from error
+            if own.shape != first.shape or not _distance(first, own) < 2 * CLOSE_REDUCED:
+                raise UnsuitableError("it answers otherwise once it is traced")
+        self._reduced[dtype] = True
 
     def take(self, few: Tensor) -> Tensor:
         """Take the images to try it on; return them."""
@@ -227,12 +281,7 @@ class TracedNetwork(FrozenCall):
         found = []
         for call in (self.network, self):
             leaf = few.clone().requires_grad_()
-            logits = logits_of(call(leaf)).float()
-            weights = torch.linspace(1, -1, logits.shape[1], device=logits.device)
-            gradient: Tensor | None = None
-            if logits.requires_grad:
-                gradient = torch.autograd.grad((logits * weights).sum(), leaf, allow_unused=True)[0]
-            found.append(torch.zeros_like(leaf) if gradient is None else gradient)
+            found.append(_gradient(logits_of(call(leaf)), leaf))
         close = CLOSE_GRADIENT if few.dtype == torch.float32 else CLOSE_REDUCED
         one, two = (gradient.float() for gradient in found)
         return bool((one - two).norm() <= close * one.norm())
@@ -243,7 +292,10 @@ class TracedNetwork(FrozenCall):
         if any(parameter.dtype != dtype for parameter in self.network.parameters()):
             return None
         if torch.is_autocast_enabled(images.device.type):
-            dtype = torch.get_autocast_dtype(images.device.type)
+            reduced = torch.get_autocast_dtype(images.device.type)
+            if reduced != dtype and not self._holds_in(reduced):
+                return None
+            dtype = reduced
         return (dtype, images.device) if dtype in _TYPES else None
 
     def _given(self, images: Tensor, place: Place) -> Tensor:
@@ -253,14 +305,14 @@ class TracedNetwork(FrozenCall):
         return images
 
     def _whole(self, place: Place) -> fx.GraphModule:
-        folds = self._known.folds
-        if place not in self._filled:
+        folds, filled_by = self._known.folds, self._known.filled_by
+        if filled_by.get(place) is not self._use:
             named = LogitsOnly(self.network)
             if place in folds:
                 folds[place].fill(named)
             else:
                 folds[place] = FoldedGraph(named, self._known.graph, *place)
-            self._filled.add(place)
+            filled_by[place] = self._use
         return folds[place].whole
 
     def _split(self, place: Place) -> SplitGraph | None:
@@ -290,8 +342,18 @@ class TracedNetwork(FrozenCall):
                 torch.autograd.grad(both.sum(), starts)
                 same = whole(given)
                 return _distance(torch.cat([same, alone]), both) < CLOSE_REDUCED
-        except (RuntimeError, IndexError, TypeError):
+        except Exception:  # where the parts fail, the whole is there
             return False
+
+
+def _gradient(logits: Tensor, leaf: Tensor) -> Tensor:
+    """Return the gradient at the images of a sum in which each class has a weight of its own."""
+    logits = logits.float()
+    weights = torch.linspace(1, -1, logits.shape[1], device=logits.device)
+    if not logits.requires_grad:
+        return torch.zeros_like(leaf)
+    found = torch.autograd.grad((logits * weights).sum(), leaf, allow_unused=True)[0]
+    return torch.zeros_like(leaf) if found is None else found
 
 
 def _distance(one: Tensor, two: Tensor) -> float:
