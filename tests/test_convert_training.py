@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import random
 
 import pytest
 import torch
@@ -54,7 +55,7 @@ class Unregistered(Children):
         super().__init__()
         self.hidden = [nn.Dropout()]
 
-    def flag(self, drop):
+    def flag(self, _):
         return self.hidden[0].training
 
 
@@ -105,3 +106,60 @@ def test_what_was_read_of_a_child_cannot_change_in_silence():
         drop.p = 0.5
         assert one(IMAGES).shape == (4, 4)
     assert "__getattribute__" not in vars(nn.Module)  # which is watched only during a trace
+
+
+class Sly(Children):
+    """Does something in training that no trace sees."""
+
+    def __init__(self, way="answer"):
+        super().__init__()
+        self.way = way
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x):
+        if self.training and not isinstance(x, torch.fx.Proxy):
+            if self.way == "answer":
+                x = x.flip(0)
+            else:
+                self.count += 1
+        return super().forward(x)
+
+
+class Draws(nn.Module):
+    """Is not repeatable in training: its numbers come from the system."""
+
+    def forward(self, x):
+        if self.training:
+            x = x * random.SystemRandom().random()
+        return x
+
+
+@pytest.mark.parametrize(
+    ("way", "words"), [("answer", "answers"), ("count", "changes its buffers")]
+)
+def test_what_a_trace_does_not_see_in_training_is_refused(way, words):
+    message = rf"in training mode Net {words} otherwise.*blocks=\[.*Sly"
+    model = Net(Sly(way))
+    with pytest.raises(ValueError, match=message):
+        feynman_kac(model, example=IMAGES)
+    assert feynman_kac(model, members=1, blocks=[Sly], example=IMAGES).training
+    assert not any(buffer.any() for name, buffer in model.named_buffers() if "mean" in name)
+
+
+def test_what_cannot_be_compared_in_training_is_converted():
+    for model, images in ((Net(Children(), Draws()), IMAGES), (Net(Children()), IMAGES[:1])):
+        if len(images) == 1:  # normalisation of one value fails in training
+            model.stem.stride = (16, 16)
+        assert feynman_kac(model, members=1, example=images).training
+
+
+def test_generators_of_the_network_stand_where_they_stood():
+    generator = torch.Generator().manual_seed(0)
+
+    class Own(nn.Module):
+        def forward(self, x):
+            return x * torch.rand((), generator=generator) if self.training else x
+
+    before = generator.get_state()
+    feynman_kac(Net(Children(), Own()), members=1, example=IMAGES)
+    assert torch.equal(generator.get_state(), before)
