@@ -8,9 +8,15 @@ from typing import Any
 import torch
 from torch import fx
 
-_ADDITIONS = (operator.add, operator.iadd, torch.add)
+_ATEN = torch.ops.aten
+_ADDITIONS = (
+    operator.add,
+    operator.iadd,
+    torch.add,
+    *(_ATEN.add, _ATEN.add.Tensor, _ATEN.add_, _ATEN.add_.Tensor),
+)
 _METHODS = ("add", "add_")
-_FUSED = "addcmul addcdiv addmm addbmm baddbmm addmv addr lerp sub isub".split()
+_FUSED = "addcmul addcdiv addmm addbmm baddbmm addmv addr lerp sub isub subtract rsub".split()
 _TERMS = ("input", "other")
 
 
@@ -33,7 +39,7 @@ def fused_sums(graph: fx.Graph) -> dict[fx.Node, str]:
     for node in graph.nodes:
         if node.op not in ("call_function", "call_method") or not node.all_input_nodes:
             continue
-        name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+        name = _operation(node)
         if name.rstrip("_") in _FUSED:
             found[node] = name
     return found
@@ -84,10 +90,16 @@ def _changed_by(node: fx.Node) -> fx.Node | None:
     """Return the tensor that an operation changes in place and returns."""
     if node.op not in ("call_method", "call_function"):
         return None
-    name = node.target if isinstance(node.target, str) else node.target.__name__
+    name = _operation(node)
     if (name.endswith("_") and not name.endswith("__")) or (
         node.target is operator.iadd or node.kwargs.get("inplace")
     ):
         changed = node.args[0] if node.args else node.kwargs.get("input")
         return changed if isinstance(changed, fx.Node) else None
     return None
+
+
+def _operation(node: fx.Node) -> str:
+    """Return the name of what a node calls, without the overload, as of aten's add.Tensor."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return name.split(".")[0]

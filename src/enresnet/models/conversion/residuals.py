@@ -18,6 +18,7 @@ from enresnet.models.conversion.additions import additions, fused_sums
 from enresnet.models.conversion.arguments import Given, Watch
 from enresnet.models.conversion.candidates import candidates, made_of, place_of
 from enresnet.models.conversion.example import agree, answer, answer_of_copy, copied, fill_zeros
+from enresnet.models.conversion.executed_sums import executed_sums
 from enresnet.models.conversion.probing import Seen, probe_addition, probe_fused
 from enresnet.models.conversion.rewriting import rewrite
 from enresnet.models.conversion.shortcuts import NO_TENSORS, concatenates
@@ -30,6 +31,11 @@ _NOT_REACHED = (
     "blocks=[...]"
 )
 _UNUSED = "its sum does not reach the logits"
+_UNSEEN = (
+    "it adds a shortcut in a step that a trace does not look into, as a torch.jit.script or "
+    "torch.fx.wrap function, or torch.stack(...).sum; write it as a sum, x + y, or name the block "
+    "in blocks=[...]"
+)
 _FUSED = (
     "noise is added after sums alone; write it as one, x + y, or name the block in blocks=[...]"
 )
@@ -157,18 +163,20 @@ def find_residuals(
     if blocks is not None:
         return Residuals(tuple(_chosen(model, blocks, example)))
     given, plain, images = _watched(model, example)
-    probed = copied(model).eval().requires_grad_(False)
-    fill_zeros(probed)
+    probed = _quiet_copy(model)
+    executed = executed_sums(_quiet_copy(model), images)
     skipped: dict[str, str] = {}
+    untraced: dict[str, str] = {}
     places: list[tuple[Residual, Seen]] = []
-    fused: list[tuple[str, Seen]] = []
+    fused: list[tuple[str, str, Seen]] = []
     for name, module in list(probed.named_modules()):
         if not may_add(module):
             continue
         try:
             trace = traced(module, given.get(name, Given()))
         except UntraceableError as error:
-            if adds_activations(module):
+            untraced[place_of(name, module)] = str(error)
+            if executed.pop(name, 0) or adds_activations(module):
                 skipped[place_of(name, module)] = str(error)
             continue
         graph, kind = trace.graph, type(module).__name__
@@ -178,12 +186,14 @@ def find_residuals(
             places.append((residual, probe_addition(module, graph, node)))
         for node, operation in others.items():
             what = f"{place_of(name, module)}, {operation}"
-            fused.append((what, probe_fused(module, graph, node)))
+            fused.append((name, what, probe_fused(module, graph, node)))
         if nodes or others:
             rewrite(module, graph, trace.read)
     logits = answer_of_copy(probed, images, model)
     faithful, found = agree(plain, logits), []
     uses = [len(seen.reasons) for _, seen in places]  # before there are more passes
+    for name, seen in [(r.module, s) for r, s in places] + [(n, s) for n, _, s in fused]:
+        executed[name] -= seen.reasons.count("")  # what is left, no trace shows
     for (residual, seen), count in zip(places, uses, strict=True):
         why = seen.reasons[0] if seen.reasons else _NOT_REACHED
         # A copy that is another function is refused later, for that reason.
@@ -194,10 +204,19 @@ def find_residuals(
         elif why != NO_TENSORS:
             place = f"{residual.module or 'the network itself'} ({residual.kind})"
             skipped[f"{place}, addition {residual.number}"] = why
-    skipped.update((place, _FUSED) for place, seen in fused if "" in seen.reasons)
+    skipped.update((place, _FUSED) for _, place, seen in fused if "" in seen.reasons)
+    skipped.update((place_of(name, model.get_submodule(name)), _UNSEEN) for name in +executed)
     if not found:
+        skipped = {**skipped, **untraced}
         raise ValueError(_none_found(model, skipped, concatenates=concatenates(logits)))
     return Residuals(tuple(found), skipped)
+
+
+def _quiet_copy(model: nn.Module) -> nn.Module:
+    """Return a copy in evaluation mode in which only what comes from the images has gradients."""
+    made = copied(model).eval().requires_grad_(False)
+    fill_zeros(made)
+    return made
 
 
 def _watched(model: nn.Module, example: Tensor | None) -> tuple[dict[str, Given], Any, Tensor]:
