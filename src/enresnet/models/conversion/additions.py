@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,6 +32,23 @@ def additions(graph: fx.Graph) -> list[fx.Node]:
         )
         and all(isinstance(term, fx.Node) for term in terms(node))
     ]
+
+
+def last_of_chain(node: fx.Node, nodes: Sequence[fx.Node]) -> fx.Node:
+    """Return the last addition of the chain that an addition, one of all nodes, belongs to.
+
+    In x + f(x) + g(x) the first sum is used by nothing but the second: together they are one
+    residual mapping, x + (f(x) + g(x)).
+    """
+    while True:
+        names = _names_of(node)
+        later = {user for name in names for user in name.users if user > node}
+        if not later:
+            return node
+        follows = min(later)
+        if follows not in nodes or (len(later) > 1 and _changed_by(follows) not in names):
+            return node
+        node = follows  # one that adds in place is what all others read
 
 
 def fused_sums(graph: fx.Graph) -> dict[fx.Node, str]:

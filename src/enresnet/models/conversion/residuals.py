@@ -2,7 +2,7 @@
 
 An addition counts if both terms depend on the images, have the same shape, and one of them is the
 identity or a projection of something that the other was computed from: the shortcut. A pass of
-example images tells.
+example images tells. Sums of more terms, x + f(x) + g(x), are one residual mapping.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from enresnet.models.conversion.additions import additions, fused_sums
+from enresnet.models.conversion.additions import additions, fused_sums, last_of_chain
 from enresnet.models.conversion.arguments import Given, Watch
 from enresnet.models.conversion.candidates import candidates, made_of, place_of
 from enresnet.models.conversion.example import agree, answer, answer_of_copy, copied, fill_zeros
@@ -109,6 +109,23 @@ class Residuals:
         return "\n".join(lines)
 
 
+@dataclass(frozen=True)
+class _Addition:
+    """An addition in a network: where noise would be added, what a pass met, and its chain.
+
+    Additions of one chain have the same module and number of the last of them.
+    """
+
+    residual: Residual
+    seen: Seen
+    chain: tuple[str, int]
+
+    @property
+    def why(self) -> str:
+        """Why it is no residual mapping by itself; "" if it is one."""
+        return self.seen.reasons[0] if self.seen.reasons else _NOT_REACHED
+
+
 def _counted(count: int, word: str) -> str:
     return f"{count} {word}{'s' * (count != 1)}"
 
@@ -167,7 +184,7 @@ def find_residuals(
     executed = executed_sums(_quiet_copy(model), images)
     skipped: dict[str, str] = {}
     untraced: dict[str, str] = {}
-    places: list[tuple[Residual, Seen]] = []
+    places: list[_Addition] = []
     fused: list[tuple[str, str, Seen]] = []
     for name, module in list(probed.named_modules()):
         if not may_add(module):
@@ -181,9 +198,11 @@ def find_residuals(
             continue
         graph, kind = trace.graph, type(module).__name__
         nodes, others = additions(graph), fused_sums(graph)
+        last = [nodes.index(last_of_chain(node, nodes)) for node in nodes]  # before probes use them
         for number, node in enumerate(nodes):
             residual = Residual(name, kind, number, left_out=given.get(name, Given()).never)
-            places.append((residual, probe_addition(module, graph, node)))
+            seen = probe_addition(module, graph, node)
+            places.append(_Addition(residual, seen, (name, last[number])))
         for node, operation in others.items():
             what = f"{place_of(name, module)}, {operation}"
             fused.append((name, what, probe_fused(module, graph, node)))
@@ -191,20 +210,23 @@ def find_residuals(
             rewrite(module, graph, trace.read)
     logits = answer_of_copy(probed, images, model)
     faithful, found = agree(plain, logits), []
-    uses = [len(seen.reasons) for _, seen in places]  # before there are more passes
-    for name, seen in [(r.module, s) for r, s in places] + [(n, s) for n, _, s in fused]:
+    uses = [len(place.seen.reasons) for place in places]  # before there are more passes
+    for name, seen in [(p.residual.module, p.seen) for p in places] + [(n, s) for n, _, s in fused]:
         executed[name] -= seen.reasons.count("")  # what is left, no trace shows
-    for (residual, seen), count in zip(places, uses, strict=True):
-        why = seen.reasons[0] if seen.reasons else _NOT_REACHED
+    chains = {place.chain for place in places if not place.why}
+    for place, count in zip(places, uses, strict=True):
+        residual, why = place.residual, "" if place.chain in chains else place.why
+        if not why and place.chain != (residual.module, residual.number):
+            continue  # the noise is added after the last sum of the chain
         # A copy that is another function is refused later, for that reason.
-        if not why and faithful and not seen.reaches(logits, probed, images, model):
+        if not why and faithful and not place.seen.reaches(logits, probed, images, model):
             why = _UNUSED
         if not why:
             found.append(replace(residual, uses=count))
         elif why != NO_TENSORS:
-            place = f"{residual.module or 'the network itself'} ({residual.kind})"
-            skipped[f"{place}, addition {residual.number}"] = why
-    skipped.update((place, _FUSED) for _, place, seen in fused if "" in seen.reasons)
+            where = f"{residual.module or 'the network itself'} ({residual.kind})"
+            skipped[f"{where}, addition {residual.number}"] = why
+    skipped.update((what, _FUSED) for _, what, seen in fused if "" in seen.reasons)
     skipped.update((place_of(name, model.get_submodule(name)), _UNSEEN) for name in +executed)
     if not found:
         skipped = {**skipped, **untraced}
