@@ -219,3 +219,14 @@ class ByReduction(Block):
 @pytest.mark.parametrize("kind", [ByName, ByModule, ByReduction])
 def test_the_source_is_read_across_files(kind):
     assert adds_activations(kind())
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_networks_are_converted():
+    """Watching what a network runs must leave nothing in the compiler's cache."""
+    model = torch.compile(Net(Block(), Block()).eval(), backend="eager")
+    expected = model(IMAGES)
+    quiet = feynman_kac(model, members=1, noise=0.0, example=IMAGES)
+    assert "2 residual mappings" in quiet.describe()
+    torch.testing.assert_close(quiet(IMAGES), expected)

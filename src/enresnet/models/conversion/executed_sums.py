@@ -6,8 +6,10 @@ step (torch.jit.script, torch.fx.wrap), adds unseen. torch's dispatcher sees eve
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from itertools import combinations
 from typing import Any
 
@@ -40,13 +42,21 @@ def executed_sums(model: nn.Module, images: Tensor) -> Counter[str]:
     start = images.detach().clone().requires_grad_()
     try:
         # An optimised script hides from autograd what it adds.
-        with seeded(model), torch.enable_grad(), optimized_execution(False):
+        with seeded(model), torch.enable_grad(), optimized_execution(False), _not_compiled():
             inputs = start.clone()  # the dispatcher does not know where a leaf stands
             with sums:
                 model(inputs)
     except Exception:  # nothing is lost but a hint
         return Counter()
     return sums.counts
+
+
+def _not_compiled() -> AbstractContextManager[Any]:
+    """Let networks of torch.compile run as they are: its cache would keep what has our hooks."""
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and the import takes seconds
+        return nullcontext()
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 class _Sums(TorchDispatchMode):
