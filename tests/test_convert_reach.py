@@ -1,11 +1,17 @@
-"""Sums that do not reach the logits, and operations that add besides, are listed as skipped."""
+"""Sums that do not reach the logits, and sums that no trace shows, are listed as skipped."""
+
+import functools
+import operator
+import warnings
 
 import pytest
 import torch
-from torch import nn
+from torch import add, nn
 
+import problems
 from enresnet.models import feynman_kac, find_residuals
-from problems import Net, seeded
+from enresnet.models.conversion.source import adds_activations
+from problems import Net, plus, seeded
 
 IMAGES = torch.rand(2, 3, 16, 16, generator=seeded())
 
@@ -70,6 +76,8 @@ FUSED = {
     "addcmul_": lambda self, x: x.clone().addcmul_(self.scale, self.conv(x).relu()),
     "lerp": lambda self, x: torch.lerp(x, self.conv(x).relu(), 0.3),
     "sub": lambda self, x: x - self.conv(x).relu(),
+    "subtract": lambda self, x: torch.subtract(x, self.conv(x).relu()),
+    "rsub": lambda self, x: torch.rsub(self.conv(x).relu(), x),
     "baddbmm": lambda self, x: torch.baddbmm(
         x.flatten(0, 1), self.conv(x).relu().flatten(0, 1), x.flatten(0, 1)
     ).view_as(x),
@@ -102,3 +110,123 @@ def test_branches_that_are_added_in_place_are_no_residual_mapping():
 
     with pytest.raises(ValueError, match="neither term is a shortcut"):
         find_residuals(Net(Branches()), example=IMAGES)
+
+
+def wrapped(x, y):
+    return x + y
+
+
+torch.fx.wrap("wrapped")
+
+
+def scripted():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # scripts are going out of use
+        script = torch.jit.script(plus)
+    x = torch.ones(2, requires_grad=True)
+    for _ in range(4):  # after which it is optimised
+        script(x, x).sum().backward()
+    return script
+
+
+SCRIPT = scripted()
+SUMS = {
+    "a function of another file": plus,
+    "a module's attribute": lambda x, y: problems.plus(x, y),
+    "a name of torch's": lambda x, y: add(x, y),
+    "reduce": lambda x, y: functools.reduce(operator.add, (x, y)),
+    "script": lambda x, y: SCRIPT(x, y),
+    "wrap": lambda x, y: wrapped(x, y),
+    "stack": lambda x, y: torch.stack([x, y]).sum(0),
+    "mean": lambda x, y: torch.stack([x, y]).mean(0),
+    "foreach": lambda x, y: torch._foreach_add([x], [y])[0],
+    "hidden": lambda x, y: {"plus": plus}["plus"](x, y),
+}
+
+
+class Hidden(Block):
+    """Its sum stands in a function; in one mode it cannot be traced."""
+
+    def __init__(self, way, traceable):
+        super().__init__()
+        self.join, self.traceable = SUMS[way], traceable
+
+    def forward(this, x):  # noqa: N805
+        out = this.conv(x).relu()
+        if not this.traceable and float(out.detach().mean()) > 1e9:
+            out = out / 2
+        return this.join(x, out)
+
+
+@pytest.mark.parametrize("traceable", [True, False])
+@pytest.mark.parametrize("way", SUMS)
+def test_no_sum_of_a_shortcut_is_left_out_in_silence(way, traceable):
+    residuals = find_residuals(Net(Block(), Hidden(way, traceable)), example=IMAGES)
+    found, words = [r.module for r in residuals.found], residuals.describe()
+    assert (found == ["blocks.0", "blocks.1"]) != ("skipped blocks.1 (Hidden)" in words)
+    assert traceable or "its forward cannot be traced" in words
+    if not traceable or found == ["blocks.0"]:
+        with pytest.raises(ValueError, match=r"no residual .*blocks\.0 \(Hidden\): .*blocks="):
+            feynman_kac(Net(Hidden(way, traceable)), example=IMAGES)
+
+
+@pytest.mark.parametrize("operation", ["add", "add_"])
+@pytest.mark.parametrize("overload", [True, False])
+def test_additions_of_aten(operation, overload):
+    packet = getattr(torch.ops.aten, operation)
+
+    class Aten(Block):
+        def forward(self, x):
+            out = self.conv(x).relu()
+            added = (packet.Tensor if overload else packet)(out, x)
+            return out if operation == "add_" else added
+
+    model = Net(Aten(), Block()).eval()
+    made = feynman_kac(model, members=1, noise=0.1, example=IMAGES)
+    assert "2 residual mappings" in made.describe()
+    quiet = feynman_kac(model, members=1, noise=0.0, example=IMAGES)
+    assert torch.equal(quiet(IMAGES), model(IMAGES))
+
+
+def test_a_refusal_says_what_could_not_be_traced():
+    class Branch(Block):
+        def forward(self, x):
+            return self.conv(x) if float(x.detach().mean()) > 1e9 else self.other(x)
+
+    with pytest.raises(ValueError, match=r"blocks\.0 \(Branch\): its forward cannot be traced"):
+        feynman_kac(Net(Branch()), example=IMAGES)
+    assert "skipped" not in find_residuals(Net(Branch(), Block()), example=IMAGES).describe()
+
+
+class ByName(Block):
+    def forward(this, x):  # noqa: N805
+        return this.joined(x)
+
+    def joined(this, x):  # noqa: N805
+        return add(x, this.conv(x))
+
+
+class ByModule(Block):
+    def forward(self, x):
+        return problems.plus(x, self.conv(x))
+
+
+class ByReduction(Block):
+    def forward(self, x):
+        return functools.reduce(operator.add, (x, self.conv(x)))
+
+
+@pytest.mark.parametrize("kind", [ByName, ByModule, ByReduction])
+def test_the_source_is_read_across_files(kind):
+    assert adds_activations(kind())
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_networks_are_converted():
+    """Watching what a network runs must leave nothing in the compiler's cache."""
+    model = torch.compile(Net(Block(), Block()).eval(), backend="eager")
+    expected = model(IMAGES)
+    quiet = feynman_kac(model, members=1, noise=0.0, example=IMAGES)
+    assert "2 residual mappings" in quiet.describe()
+    torch.testing.assert_close(quiet(IMAGES), expected)

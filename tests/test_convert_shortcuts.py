@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from enresnet.models import feynman_kac, find_residuals
+from enresnet.models.noise import noise_modules
 from problems import seeded
 
 IMAGES = torch.rand(2, 3, 16, 16, generator=seeded())
@@ -96,6 +97,66 @@ def test_a_sum_of_a_list():
 
     found = find_residuals(Net(Summed(), 8), example=IMAGES)
     assert len(found.found) == 1
+
+
+class Chain(nn.Module):
+    """Adds two branches to a shortcut; numbers and sums are in the test below."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.one, self.two = nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 3, padding=1)
+        self.bias, self.way = nn.Parameter(torch.rand(8, 1, 1)), way
+
+    def forward(self, x):
+        one, two = self.one(x).relu(), self.two(x).relu()
+        if self.way == "shortcut first":
+            return x + one + two
+        if self.way == "shortcut last":
+            return one + two + x
+        if self.way == "sum":
+            return sum([x, one, two])
+        if self.way == "in place":
+            one.add_(x)
+            one.add_(two)
+            return one
+        if self.way == "parameter":
+            return x + one + self.bias
+        if self.way == "used twice":
+            x = x + one
+            return x + self.two(x).relu()
+        total = one.add_(x) + two  # "other name"
+        return total * one.sigmoid()
+
+
+CHAINS = {
+    "shortcut first": [1],
+    "shortcut last": [1],
+    "sum": [1],
+    "in place": [1],
+    "parameter": [1],
+    "used twice": [0, 1],
+    "other name": [0],
+}
+
+
+@pytest.mark.parametrize("way", CHAINS)
+def test_a_chain_of_sums_is_one_residual_mapping(way):
+    """Its noise is added after the last sum, where no one else reads the others."""
+    model = Net(Chain(way), 8).eval()
+    found = find_residuals(model, example=IMAGES)
+    assert [r.number for r in found.found] == CHAINS[way]
+    assert ("skipped" in found.describe()) == (way == "other name")
+    quiet = feynman_kac(model, members=1, noise=0.0, example=IMAGES)
+    torch.testing.assert_close(quiet(IMAGES), model(IMAGES))
+    made = feynman_kac(model, members=1, noise=0.1, example=IMAGES)
+    if CHAINS[way] == [1]:
+        (noise,) = noise_modules(made)
+        sums = []
+        noise.register_forward_hook(lambda _, given, out: sums.extend([given[0].clone(), out]))
+        x = torch.rand(2, 8, 5, 5)
+        out = made.members[0].network.block(x)
+        torch.testing.assert_close(sums[0], model.block(x))
+        assert torch.equal(out, sums[1])
 
 
 @pytest.mark.parametrize(

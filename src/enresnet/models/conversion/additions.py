@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
-_ADDITIONS = (operator.add, operator.iadd, torch.add)
+_ATEN = torch.ops.aten
+_ADDITIONS = (
+    operator.add,
+    operator.iadd,
+    torch.add,
+    *(_ATEN.add, _ATEN.add.Tensor, _ATEN.add_, _ATEN.add_.Tensor),
+)
 _METHODS = ("add", "add_")
-_FUSED = "addcmul addcdiv addmm addbmm baddbmm addmv addr lerp sub isub".split()
+_FUSED = "addcmul addcdiv addmm addbmm baddbmm addmv addr lerp sub isub subtract rsub".split()
 _TERMS = ("input", "other")
 
 
@@ -27,13 +34,30 @@ def additions(graph: fx.Graph) -> list[fx.Node]:
     ]
 
 
+def last_of_chain(node: fx.Node, nodes: Sequence[fx.Node]) -> fx.Node:
+    """Return the last addition of the chain that an addition, one of all nodes, belongs to.
+
+    In x + f(x) + g(x) the first sum is used by nothing but the second: together they are one
+    residual mapping, x + (f(x) + g(x)).
+    """
+    while True:
+        names = _names_of(node)
+        later = {user for name in names for user in name.users if user > node}
+        if not later:
+            return node
+        follows = min(later)
+        if follows not in nodes or (len(later) > 1 and _changed_by(follows) not in names):
+            return node
+        node = follows  # one that adds in place is what all others read
+
+
 def fused_sums(graph: fx.Graph) -> dict[fx.Node, str]:
     """Return the operations that add while they do something else, with their names."""
     found = {}
     for node in graph.nodes:
         if node.op not in ("call_function", "call_method") or not node.all_input_nodes:
             continue
-        name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+        name = _operation(node)
         if name.rstrip("_") in _FUSED:
             found[node] = name
     return found
@@ -84,10 +108,16 @@ def _changed_by(node: fx.Node) -> fx.Node | None:
     """Return the tensor that an operation changes in place and returns."""
     if node.op not in ("call_method", "call_function"):
         return None
-    name = node.target if isinstance(node.target, str) else node.target.__name__
+    name = _operation(node)
     if (name.endswith("_") and not name.endswith("__")) or (
         node.target is operator.iadd or node.kwargs.get("inplace")
     ):
         changed = node.args[0] if node.args else node.kwargs.get("input")
         return changed if isinstance(changed, fx.Node) else None
     return None
+
+
+def _operation(node: fx.Node) -> str:
+    """Return the name of what a node calls, without the overload, as of aten's add.Tensor."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return name.split(".")[0]

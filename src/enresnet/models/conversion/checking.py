@@ -9,7 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from enresnet.models.conversion.candidates import name_blocks
-from enresnet.models.conversion.example import agree, answer, answer_of_copy, fill_zeros
+from enresnet.models.conversion.example import (
+    agree,
+    answer,
+    answer_of_copy,
+    answer_repeatably,
+    fill_zeros,
+)
 from enresnet.models.conversion.noisy import ClonedNoise, with_noise
 from enresnet.models.conversion.residuals import Residual, Residuals
 from enresnet.models.noise import NoiseInjection, NoiseStream, noise_modules
@@ -63,6 +69,7 @@ def check_conversion(model: nn.Module, residuals: Residuals, example: Tensor | N
             f"model cannot be converted: the gradient of {other} is another one without noise once "
             f"the forward of blocks is traced; {name_blocks(model)}"
         )
+    _check_training(model, before, converted(0.0, ClonedNoise), images)
     noisy = answer_with(_TRIED, ClonedNoise)
     if torch.equal(quiet, noisy):
         raise ValueError(
@@ -81,6 +88,45 @@ def check_conversion(model: nn.Module, residuals: Residuals, example: Tensor | N
             "model cannot be converted: its sums are read under other names, which the noise would "
             f"not reach, in {', '.join(places)}; {name_blocks(model)}"
         )
+
+
+def _check_training(
+    model: nn.Module, before: nn.Module, without: nn.Module, images: Tensor
+) -> None:
+    """Raise where the network in training mode is another function once it is converted.
+
+    A network that fails on these images in training, or that answers twice otherwise from equal
+    seeds, cannot be compared.
+    """
+    first, second = copy.deepcopy(before).train(), copy.deepcopy(before).train()
+    try:
+        wanted, again = answer_repeatably(first, images), answer_repeatably(second, images)
+    except Exception:  # as of normalisation over a batch of one
+        return
+    if not agree(wanted, again) or _other_buffer(first, second):
+        return
+    found = answer_of_copy(without.train(), images, model, answer_repeatably)
+    if not agree(wanted, found) or _other_buffer(first, without):
+        raise ValueError(
+            f"model cannot be converted: in training mode {type(model).__name__} "
+            f"{'answers' if not agree(wanted, found) else 'changes its buffers'} otherwise without "
+            "noise once the forward of blocks is traced. A module may do something in training "
+            f"alone that a trace does not see: {name_blocks(model)}"
+        )
+
+
+def _other_buffer(one: nn.Module, two: nn.Module) -> bool:
+    """Return whether a buffer of a network has another value in a second one."""
+    others = dict(two.named_buffers())
+    for name, value in one.named_buffers():
+        other = others.get(name, value)
+        if not torch.equal(value, other) and not (
+            value.is_floating_point()
+            and value.shape == other.shape
+            and torch.allclose(value, other, rtol=1e-4, equal_nan=True)
+        ):
+            return True
+    return False
 
 
 def _other_gradient(

@@ -47,9 +47,12 @@ def no_draws(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def seeded() -> Iterator[None]:
-    """Let the global generators start from 0 inside; afterwards they stand where they stood."""
-    generators = list(_global_generators())
+def seeded(module: nn.Module | None = None) -> Iterator[None]:
+    """Let the global generators start from 0 inside; afterwards they stand where they stood.
+
+    Those that a module reaches besides start from where they stand, and are put back too.
+    """
+    generators = list(_global_generators() if module is None else _generators(module))
     states = [get() for get, _ in generators]
     torch.default_generator.manual_seed(0)
     if _cuda_is_used():

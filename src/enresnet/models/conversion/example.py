@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -42,14 +43,34 @@ def answer(
     raise AssertionError("there is at least one size")
 
 
-def answer_of_copy(copied: nn.Module, images: Tensor, model: nn.Module) -> Any:
+def answer_repeatably(model: nn.Module, images: Tensor) -> Any:
+    """Return a network's answer with all generators that it reaches put back, not only global ones.
+
+    In training mode a network may draw from any of them.
+    """
+    with seeded(model), torch.enable_grad():
+        return logits_of(model(images))
+
+
+def answer_of_copy(
+    copied: nn.Module,
+    images: Tensor,
+    model: nn.Module,
+    answer_to: Callable[[nn.Module, Tensor], Any] | None = None,
+) -> Any:
     """Return the answer of a copy whose blocks were traced to images that the network takes.
+
+    Args:
+        copied: The copy.
+        images: The images.
+        model: The network, for messages.
+        answer_to: How the answer is computed, if not as by :func:`answer`.
 
     Raises:
         ValueError: The copy fails, so it is not the images that are at fault.
     """
     try:
-        return _logits(copied, images)
+        return (answer_to or _logits)(copied, images)
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(

@@ -2,7 +2,7 @@
 
 An addition counts if both terms depend on the images, have the same shape, and one of them is the
 identity or a projection of something that the other was computed from: the shortcut. A pass of
-example images tells.
+example images tells. Sums of more terms, x + f(x) + g(x), are one residual mapping.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from enresnet.models.conversion.additions import additions, fused_sums
+from enresnet.models.conversion.additions import additions, fused_sums, last_of_chain
 from enresnet.models.conversion.arguments import Given, Watch
 from enresnet.models.conversion.candidates import candidates, made_of, place_of
 from enresnet.models.conversion.example import agree, answer, answer_of_copy, copied, fill_zeros
+from enresnet.models.conversion.executed_sums import executed_sums
 from enresnet.models.conversion.probing import Seen, probe_addition, probe_fused
 from enresnet.models.conversion.rewriting import rewrite
 from enresnet.models.conversion.shortcuts import NO_TENSORS, concatenates
@@ -30,6 +31,11 @@ _NOT_REACHED = (
     "blocks=[...]"
 )
 _UNUSED = "its sum does not reach the logits"
+_UNSEEN = (
+    "it adds a shortcut in a step that a trace does not look into, as a torch.jit.script or "
+    "torch.fx.wrap function, or torch.stack(...).sum; write it as a sum, x + y, or name the block "
+    "in blocks=[...]"
+)
 _FUSED = (
     "noise is added after sums alone; write it as one, x + y, or name the block in blocks=[...]"
 )
@@ -103,6 +109,23 @@ class Residuals:
         return "\n".join(lines)
 
 
+@dataclass(frozen=True)
+class _Addition:
+    """An addition in a network: where noise would be added, what a pass met, and its chain.
+
+    Additions of one chain have the same module and number of the last of them.
+    """
+
+    residual: Residual
+    seen: Seen
+    chain: tuple[str, int]
+
+    @property
+    def why(self) -> str:
+        """Why it is no residual mapping by itself; "" if it is one."""
+        return self.seen.reasons[0] if self.seen.reasons else _NOT_REACHED
+
+
 def _counted(count: int, word: str) -> str:
     return f"{count} {word}{'s' * (count != 1)}"
 
@@ -157,47 +180,65 @@ def find_residuals(
     if blocks is not None:
         return Residuals(tuple(_chosen(model, blocks, example)))
     given, plain, images = _watched(model, example)
-    probed = copied(model).eval().requires_grad_(False)
-    fill_zeros(probed)
+    probed = _quiet_copy(model)
+    executed = executed_sums(_quiet_copy(model), images)
     skipped: dict[str, str] = {}
-    places: list[tuple[Residual, Seen]] = []
-    fused: list[tuple[str, Seen]] = []
+    untraced: dict[str, str] = {}
+    places: list[_Addition] = []
+    fused: list[tuple[str, str, Seen]] = []
     for name, module in list(probed.named_modules()):
         if not may_add(module):
             continue
         try:
             trace = traced(module, given.get(name, Given()))
         except UntraceableError as error:
-            if adds_activations(module):
+            untraced[place_of(name, module)] = str(error)
+            if executed.pop(name, 0) or adds_activations(module):
                 skipped[place_of(name, module)] = str(error)
             continue
         graph, kind = trace.graph, type(module).__name__
         nodes, others = additions(graph), fused_sums(graph)
+        last = [nodes.index(last_of_chain(node, nodes)) for node in nodes]  # before probes use them
         for number, node in enumerate(nodes):
             residual = Residual(name, kind, number, left_out=given.get(name, Given()).never)
-            places.append((residual, probe_addition(module, graph, node)))
+            seen = probe_addition(module, graph, node)
+            places.append(_Addition(residual, seen, (name, last[number])))
         for node, operation in others.items():
             what = f"{place_of(name, module)}, {operation}"
-            fused.append((what, probe_fused(module, graph, node)))
+            fused.append((name, what, probe_fused(module, graph, node)))
         if nodes or others:
             rewrite(module, graph, trace.read)
     logits = answer_of_copy(probed, images, model)
     faithful, found = agree(plain, logits), []
-    uses = [len(seen.reasons) for _, seen in places]  # before there are more passes
-    for (residual, seen), count in zip(places, uses, strict=True):
-        why = seen.reasons[0] if seen.reasons else _NOT_REACHED
+    uses = [len(place.seen.reasons) for place in places]  # before there are more passes
+    for name, seen in [(p.residual.module, p.seen) for p in places] + [(n, s) for n, _, s in fused]:
+        executed[name] -= seen.reasons.count("")  # what is left, no trace shows
+    chains = {place.chain for place in places if not place.why}
+    for place, count in zip(places, uses, strict=True):
+        residual, why = place.residual, "" if place.chain in chains else place.why
+        if not why and place.chain != (residual.module, residual.number):
+            continue  # the noise is added after the last sum of the chain
         # A copy that is another function is refused later, for that reason.
-        if not why and faithful and not seen.reaches(logits, probed, images, model):
+        if not why and faithful and not place.seen.reaches(logits, probed, images, model):
             why = _UNUSED
         if not why:
             found.append(replace(residual, uses=count))
         elif why != NO_TENSORS:
-            place = f"{residual.module or 'the network itself'} ({residual.kind})"
-            skipped[f"{place}, addition {residual.number}"] = why
-    skipped.update((place, _FUSED) for place, seen in fused if "" in seen.reasons)
+            where = f"{residual.module or 'the network itself'} ({residual.kind})"
+            skipped[f"{where}, addition {residual.number}"] = why
+    skipped.update((what, _FUSED) for _, what, seen in fused if "" in seen.reasons)
+    skipped.update((place_of(name, model.get_submodule(name)), _UNSEEN) for name in +executed)
     if not found:
+        skipped = {**skipped, **untraced}
         raise ValueError(_none_found(model, skipped, concatenates=concatenates(logits)))
     return Residuals(tuple(found), skipped)
+
+
+def _quiet_copy(model: nn.Module) -> nn.Module:
+    """Return a copy in evaluation mode in which only what comes from the images has gradients."""
+    made = copied(model).eval().requires_grad_(False)
+    fill_zeros(made)
+    return made
 
 
 def _watched(model: nn.Module, example: Tensor | None) -> tuple[dict[str, Given], Any, Tensor]:

@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import ast
 import inspect
+import operator
+import sys
 import textwrap
 from collections.abc import Iterator
-from types import FunctionType
+from types import FunctionType, ModuleType
+from typing import Any
 
+import torch
 from torch import nn
 
 # torch's own blocks with residual connections; its other modules have none.
 TORCH_BLOCKS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+_ADDITIONS = (operator.add, operator.iadd, torch.add, torch.Tensor.add, torch.Tensor.add_)
 _PLAIN_ATTRIBUTES = ("shape", "ndim", "dtype", "device", "training")
 _PLAIN_METHODS = ("size", "dim", "numel", "item")
 _PLAIN_FUNCTIONS = ("len", "int", "float", "bool", "str", "isinstance", "hasattr", "range", "type")
 
 
 def adds_activations(module: nn.Module) -> bool:
-    """Return whether a module's ``forward``, or a function of its file that it uses, adds some.
+    """Return whether a module's ``forward``, or a function that it uses, adds some.
 
     True where there is no source to read.
     """
@@ -36,7 +41,7 @@ def adds_activations(module: nn.Module) -> bool:
         except (OSError, TypeError, SyntaxError):
             return True
         activations = _activations(tree)
-        if any(_is_addition(node, activations) for node in ast.walk(tree)):
+        if any(_is_addition(node, activations, function) for node in ast.walk(tree)):
             return True
         used = (other for node in ast.walk(tree) for other in _used(node, kind, function))
         read += dict.fromkeys(other for other in used if other not in read)
@@ -56,22 +61,40 @@ def _unwrapped(function: object) -> object:
 
 
 def _used(node: ast.AST, kind: type, function: FunctionType) -> list[FunctionType]:
-    """Return the methods, or the functions of the same file, that an expression names."""
-    if isinstance(node, ast.Attribute):
-        found = _definitions(kind, node.attr) if _is_own(node.value) else []
+    """Return the methods, or the functions but for torch's and Python's, that it names."""
+    if isinstance(node, ast.Attribute) and _is_own(node.value, function):
+        found = _definitions(kind, node.attr)
         return found if isinstance(node.value, ast.Call) else found[:1]  # super() is one of them
-    if isinstance(node, ast.Name):
-        named = _unwrapped(function.__globals__.get(node.id))
-        if isinstance(named, FunctionType) and named.__module__ == function.__module__:
-            return [named]
+    named = _unwrapped(_resolved(node, function))
+    if isinstance(named, FunctionType):
+        library = str(named.__module__).partition(".")[0]
+        return [] if library == "torch" or library in sys.stdlib_module_names else [named]
     return []
 
 
-def _is_own(node: ast.expr) -> bool:
-    """Return whether an expression is ``self`` or ``super()``."""
+def _is_own(node: ast.expr, function: FunctionType) -> bool:
+    """Return whether an expression is the first argument, as ``self``, or ``super()``."""
     if isinstance(node, ast.Call):
         return isinstance(node.func, ast.Name) and node.func.id == "super"
-    return isinstance(node, ast.Name) and node.id == "self"
+    return isinstance(node, ast.Name) and node.id in function.__code__.co_varnames[:1]
+
+
+def _resolved(node: ast.AST, function: FunctionType) -> Any:
+    """Return what a name in a function's source stands for, or an attribute of it; else None."""
+    if isinstance(node, ast.Attribute):
+        holder = _resolved(node.value, function)
+        named = isinstance(holder, ModuleType) or holder is torch.Tensor
+        return getattr(holder, node.attr, None) if named else None
+    if not isinstance(node, ast.Name):
+        return None
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
+    for name, cell in cells:
+        if name == node.id:
+            try:
+                return cell.cell_contents
+            except ValueError:  # it has no value yet
+                return None
+    return None if node.id in function.__code__.co_varnames else function.__globals__.get(node.id)
 
 
 def _activations(tree: ast.AST) -> set[str]:
@@ -156,7 +179,7 @@ def _carries(node: ast.AST, names: set[str]) -> bool:
     return any(_carries(child, names) for child in ast.iter_child_nodes(node))
 
 
-def _is_addition(node: ast.AST, names: set[str]) -> bool:
+def _is_addition(node: ast.AST, names: set[str], function: FunctionType) -> bool:
     """Return whether two activations are added: ``+``, ``+=``, ``add``, ``add_`` or ``sum``."""
     terms: list[ast.expr] = []
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
@@ -165,8 +188,19 @@ def _is_addition(node: ast.AST, names: set[str]) -> bool:
         terms = [node.target, node.value]
     elif isinstance(node, ast.Call):
         given = [*node.args, *(k.value for k in node.keywords if k.arg in ("input", "other"))]
-        if isinstance(node.func, ast.Name) and node.func.id == "sum":
+        if (isinstance(node.func, ast.Name) and node.func.id == "sum") or any(
+            _adds(term, function)
+            for term in given  # as functools.reduce(operator.add, terms)
+        ):
             return any(_carries(term, names) for term in given)
-        if isinstance(node.func, ast.Attribute) and node.func.attr in ("add", "add_"):
-            terms = [*given, node.func.value]  # torch.add(x, y), operator.add(x, y) or x.add(y)
+        if _adds(node.func, function):
+            terms = given
+        elif isinstance(node.func, ast.Attribute) and node.func.attr in ("add", "add_"):
+            terms = [*given, node.func.value]  # x.add(y)
     return sum(_carries(term, names) for term in terms) >= 2
+
+
+def _adds(node: ast.AST, function: FunctionType) -> bool:
+    """Return whether a name stands for a function that adds, as in ``from torch import add``."""
+    found = _resolved(node, function)
+    return callable(found) and any(found is adds for adds in _ADDITIONS)

@@ -15,13 +15,13 @@ from typing import Any
 from torch import fx, nn
 
 from enresnet.models.conversion.arguments import (
-    PLAIN,
     Given,
     optional_arguments,
     stays_at_default,
 )
 from enresnet.models.conversion.contexts import all_switched, contexts
 from enresnet.models.conversion.draws import DrawError, no_draws
+from enresnet.models.conversion.reads import FLAG, Reads, guard_values
 from enresnet.models.conversion.source import TORCH_BLOCKS
 from enresnet.models.conversion.training_flag import follow_training
 from enresnet.models.noise import NoiseInjection
@@ -73,17 +73,11 @@ def traced(module: nn.Module, given: Given = Given()) -> Traced:  # noqa: B008
     Raises:
         UntraceableError: The graph would not be the same function in every call; says why.
     """
-    graphs, read = [], set[str]()
+    reads, graphs = Reads(module), list[fx.Graph]()
     try:
-        for mode, switched in itertools.product((True, False), (True, False)):
-            with _as_it_was(module), all_switched(switched), no_draws(module):
-                module.training = mode  # its own flag alone: children are not followed
-                before = StateBefore(module)
-                graphs.append(_own_graph(module, given.never, read))
-                change = _kept_tensors(module) or before.change()
-                _check_sometimes(module, given, graphs[-1])
-            if change:
-                raise UntraceableError(change)
+        for own, switched in itertools.product((True, False), (True, False)):
+            graphs.append(_graph_with(module, given, reads, {""} if own else (), switched))
+        trained = _graphs_of_flags(module, given, reads)
     except UntraceableError:
         raise
     except DrawError as error:
@@ -93,26 +87,65 @@ def traced(module: nn.Module, given: Given = Given()) -> Traced:  # noqa: B008
     except Exception as error:  # anything may go wrong where a proxy stands for a tensor
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UntraceableError(f"its forward cannot be traced ({reason})") from error
-    if not follow_training(graphs[-1], graphs[0]) or str(graphs[1]) != str(graphs[0]):
+    if reads.foreign:
+        raise UntraceableError(
+            f"its forward asks a {reads.foreign} that is none of its parts whether it is in "
+            "training: register it as a module"
+        )
+    if str(graphs[1]) != str(graphs[0]) or not follow_training(graphs[-1], *trained):
         raise UntraceableError(
             "its forward differs between training and evaluation; hand self.training to a function "
             "(functional.dropout(x, p, self.training)) or use nn.Dropout in place of a branch"
         )
+    guard_values(graphs[-1], reads, type(module).__name__)
     _guard(graphs[-1], module, given.never)
-    return Traced(graphs[-1], frozenset(read))
+    return Traced(graphs[-1], reads.own)
+
+
+def _graph_with(
+    module: nn.Module, given: Given, reads: Reads, training: Collection[str], switched: bool = False
+) -> fx.Graph:
+    """Trace a module where some of its parts are in training, and all others are not."""
+    with _as_it_was(module), all_switched(switched), no_draws(module):
+        for name, part in module.named_modules():
+            part.training = name in training
+        before = StateBefore(module)
+        graph = _own_graph(module, given.never, reads)
+        change = _kept_tensors(module) or before.change()
+        _check_sometimes(module, given, graph)
+    if change:
+        raise UntraceableError(change)
+    return graph
+
+
+def _graphs_of_flags(
+    module: nn.Module, given: Given, reads: Reads
+) -> tuple[dict[str, fx.Graph], fx.Graph]:
+    """Return the graphs where one flag alone is on, of those that are read, and where all are."""
+    everything = _graph_with(module, given, reads, [name for name, _ in module.named_modules()])
+    found: dict[str, fx.Graph] = {}
+    while left := reads.flags - found.keys():  # with one flag on, others may be read
+        found.update((name, _graph_with(module, given, reads, {name})) for name in sorted(left))
+    return {f"{name}.{FLAG}".lstrip("."): graph for name, graph in found.items()}, everything
 
 
 @contextmanager
 def _as_it_was(module: nn.Module) -> Iterator[None]:
-    """Put a module's fields back: its ``forward`` may store what stands for its input."""
+    """Put a module's fields back: its ``forward`` may store what stands for its input.
+
+    Of its parts, the training flags are put back.
+    """
     holders = [vars(module), module._parameters, module._buffers]
     before = [dict(holder) for holder in holders]
+    flags = [(part, part.training) for part in module.modules()]
     try:
         yield
     finally:
         for holder, values in zip(holders, before, strict=True):
             holder.clear()
             holder.update(values)
+        for part, training in flags:
+            part.training = training
 
 
 def _kept_tensors(module: nn.Module) -> str:
@@ -122,16 +155,13 @@ def _kept_tensors(module: nn.Module) -> str:
     return ""
 
 
-def _own_graph(module: nn.Module, left_out: Collection[str], read: set[str]) -> fx.Graph:
-    """Trace a module; what its ``forward`` only passes on, as **kwargs, is left out.
-
-    The names of the plain attributes that it reads are added to ``read``.
-    """
+def _own_graph(module: nn.Module, left_out: Collection[str], reads: Reads) -> fx.Graph:
+    """Trace a module; what its ``forward`` only passes on, as **kwargs, is left out."""
     kind = type(module)
-    own = {"forward": _forward(kind, left_out), "__getattribute__": _reading(kind, read)}
-    module.__class__ = type(kind.__name__, (kind,), own)
+    module.__class__ = type(kind.__name__, (kind,), {"forward": _forward(kind, left_out)})
     try:
-        return _Shallow().trace(module)
+        with reads.watching():
+            return _Shallow().trace(module)
     finally:
         module.__class__ = kind
 
@@ -160,25 +190,12 @@ def _forward(kind: type[nn.Module], left_out: Collection[str]) -> Callable[..., 
     return made
 
 
-def _reading(kind: type[nn.Module], read: set[str]) -> Callable[[nn.Module, str], Any]:
-    """Return how attributes are read, which remembers the names of plain ones."""
-
-    def get(self: nn.Module, name: str) -> Any:
-        value = kind.__getattribute__(self, name)
-        plain = type(value) in PLAIN and name != "training"
-        if plain and name in object.__getattribute__(self, "__dict__"):
-            read.add(name)
-        return value
-
-    return get
-
-
 def _check_sometimes(module: nn.Module, given: Given, graph: fx.Graph) -> None:
     """Raise where a ``forward`` asks whether an argument that is sometimes given was given."""
     if not given.sometimes:
         return
     defaults = optional_arguments(module)
-    without = _own_graph(module, {*given.never, *given.sometimes}, set())
+    without = _own_graph(module, {*given.never, *given.sometimes}, Reads(module))
     if _operations(graph, {name: defaults[name] for name in given.sometimes}) != _operations(
         without, {}
     ):
