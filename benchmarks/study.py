@@ -12,7 +12,7 @@ Every folder in STUDY named ARM-SEED is a run, made by `enresnet train` with the
 is read once: its accuracies on all 5,000 validation images (natural, and under PGD-10), what its
 recipe has that the reference has not, the passes over the data (a forward and a backward pass each)
 and the seconds. All that was ever read is kept in a JSON file and printed as a table; the figure of
-merit is the mean of both accuracies.
+merit is the mean of both accuracies, and *sd* its standard deviation over seeds, from three on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any
 
 import tyro
@@ -117,6 +117,7 @@ def table(known: dict[str, Any]) -> list[dict[str, str]]:
             if common
         }
         first = next(iter(runs.values()))
+        merits = [50 * (run["natural"] + run["robust"]) for run in runs.values()]
         rows.append(
             {
                 "network": model,
@@ -125,7 +126,8 @@ def table(known: dict[str, Any]) -> list[dict[str, str]]:
                 "seeds": " ".join(map(str, sorted(runs))),
                 "natural": f"{100 * mean(run['natural'] for run in runs.values()):.1f}",
                 "PGD-10": f"{100 * mean(run['robust'] for run in runs.values()):.1f}",
-                "merit": f"{50 * mean(r['natural'] + r['robust'] for r in runs.values()):.2f}",
+                "merit": f"{mean(merits):.2f}",
+                "sd": f"{stdev(merits):.2f}" if len(merits) > 2 else "",
                 "gain": "" if arm == BASE or not gains else f"{mean(gains.values()):+.2f}",
                 "passes": f"{first['passes']:g}",
                 "minutes": f"{mean(run['seconds'] for run in runs.values()) / 60:.0f}",
