@@ -32,7 +32,10 @@ PAGES = {
     "results-cifar10": ROOT / "results" / "cifar10" / "README.md",
     "contributing": ROOT / "CONTRIBUTING.md",
 }
-HOMES = {path: page for page, path in PAGES.items()} | {ROOT / "README.md": "index"}
+HOMES = {path: page for page, path in PAGES.items()} | {
+    ROOT / "README.md": "index",
+    ROOT / "results" / "README.md": "reproduction",  # which has the same tables
+}
 SHOWN = {".py", ".c", ".h", ".md", ".yaml", ".cff", ".toml", ".json", ".txt", ".csv"}
 LONGEST = 400_000  # characters of a file that is shown
 logger = logging.getLogger(__name__)

@@ -170,9 +170,9 @@ def studied(path: Path) -> str:
     rows = _study().table(json.loads(path.read_text()))
     about = (
         "Accuracy in % on 5,000 validation images of CIFAR-10; test images were not used. *Merit* "
-        "is the mean of both accuracies, *sd* its standard deviation over seeds, *gain* that over the "
-        "same seeds of the reference, *passes* are passes over the data. With one seed per row, "
-        "differences below about a point mean nothing."
+        "is the mean of both accuracies, *sd* its standard deviation over seeds, *gain* what it is "
+        "above that of the reference with the same seeds, *passes* are passes over the data. With "
+        "one seed per row, differences below about a point mean nothing."
     )
     return f"## What settings of a short training are worth\n\n{as_markdown(rows)}\n\n{about}"
 
