@@ -39,7 +39,7 @@ class FrozenCall(ABC):
     @property
     @abstractmethod
     def separable(self) -> bool:
-        """Whether an image may leave its batch: the others share at most the scale of noise."""
+        """Whether an image may leave its batch; the others share at most the scale of noise."""
 
     @abstractmethod
     def before_noise(self, images: Tensor) -> list[Tensor] | None:
