@@ -261,12 +261,15 @@ class TestStructure:
         assert structure_of(network, IMAGES) == structure_of(network, IMAGES)
 
     def test_another_object_is_seen_where_the_old_one_is_gone(self):
+        class Helper:
+            pass
+
         network = CallsByKeyword().eval()
-        network.helper = types.SimpleNamespace(value=1)
+        network.helper = Helper()
         before = structure_of(network, IMAGES)
         assert before == structure_of(network, IMAGES)
         del network.helper
-        network.helper = types.SimpleNamespace(value=1)  # often at the same address
+        network.helper = Helper()  # often at the same address
         assert before != structure_of(network, IMAGES)
 
     def test_statistics_of_batchnorm_are_no_structure(self):

@@ -242,9 +242,10 @@ class TracedNetwork(FrozenCall):
                 raise UnsuitableError("it does not return logits")
             try:
                 own = self(few.clone())
+                alike = own.shape == first.shape and _distance(first, own) < CLOSE
             except Exception as error:  # whatever folding meets, the network itself can be called
                 raise UnsuitableError(f"it fails once it is traced ({error})") from error
-            if own.shape != first.shape or not _distance(first, own) < CLOSE:
+            if not alike:
                 raise UnsuitableError("it answers otherwise once it is traced")
         self.slack = self._known.slack = SLACK * float((own - first).abs().max())
 
