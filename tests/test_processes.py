@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from enresnet.training import engine
 from processes import LINE, finish, newest, start, wait_for
 
 
@@ -107,6 +109,29 @@ def test_one_process_killed(victim, tmp_path):
             torch.testing.assert_close(
                 load_file(run / name), load_file(tmp_path / "whole" / name), rtol=0, atol=0
             )
+
+
+def test_the_launcher_lets_a_process_speak_before_it_kills(monkeypatch):
+    from lightning_fabric.strategies.launchers.subprocess_script import _ChildProcessObserver
+
+    class Ended:
+        pid, returncode = 1, -9
+
+        def poll(self):
+            return self.returncode
+
+    happened, woken = [], threading.Event()
+    monkeypatch.setattr(_ChildProcessObserver, "_terminate_all", lambda _: happened.append("kill"))
+    monkeypatch.setattr(engine, "GRACE", 0.5)
+    observer = _ChildProcessObserver(os.getpid(), [Ended()], sleep_period=0.1)
+    monkeypatch.setattr(observer, "run", lambda: (woken.wait(), observer._run()))
+    observer.start()
+    engine._give_time_to_speak()
+    woken.set()
+    time.sleep(0.2)
+    happened.append("speak")
+    observer.join()
+    assert happened == ["speak", "kill"]
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc to find the other process")

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -36,6 +36,8 @@ Accelerator = Literal["auto", "cpu", "cuda", "gpu", "mps"]
 ACCELERATORS: tuple[Accelerator, ...] = get_args(Accelerator)
 
 FIRST = "ENRESNET_FIRST_PROCESS"  # tells those it starts its number
+OBSERVER = "child-process-observer"  # the launcher's thread that kills all once one has ended
+GRACE = 10.0  # seconds in which the training's own error, if it comes, says more
 
 
 class LostProcessError(ConnectionError):
@@ -128,6 +130,7 @@ class Engine:
         elif self.processes > 1:
             os.environ[FIRST] = str(os.getpid())
         self._fabric.launch()
+        _give_time_to_speak()
 
     @property
     def device(self) -> torch.device:
@@ -243,9 +246,25 @@ def _end_with(parent: int) -> None:
     """End this process when the first has ended, even if it waits for it."""
     while os.getppid() == parent:
         time.sleep(1)
-    time.sleep(10)  # the training's own error, if it comes, says more
+    time.sleep(GRACE)
     print("enresnet: the first process of this training is gone", file=sys.stderr, flush=True)
     os._exit(1)
+
+
+def _give_time_to_speak() -> None:
+    """Let the launcher wait before it kills this process because another has ended.
+
+    This one notices by itself, says how to go on, and leaves; the launcher is for those that hang.
+    """
+    for thread in threading.enumerate():
+        kill = getattr(thread, "_terminate_all", None)
+        if thread.name == OBSERVER and callable(kill):
+
+            def later(kill: Callable[[], None] = kill) -> None:
+                time.sleep(GRACE)
+                kill()
+
+            setattr(thread, "_terminate_all", later)  # noqa: B010
 
 
 def _has_gpu(accelerator: Accelerator) -> bool:
