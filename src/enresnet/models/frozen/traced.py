@@ -254,7 +254,8 @@ class TracedNetwork(FrozenCall):
         """Compare its answers with the network's under the autocast that is on."""
         few = self.take(few)
         dtype = torch.get_autocast_dtype(few.device.type)
-        if not self._known.reduced.setdefault(dtype, self._holds_in(dtype)):
+        known = self._known.reduced
+        if not (known[dtype] if dtype in known else self._holds_in(dtype)):
             self._reduced[dtype] = False  # it is called as it is
             return
         with without_noise(self.network), torch.no_grad():
