@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from enresnet.attacks import APGD, IFGSM, PGD, Square
+from enresnet.models.batch_mates import images_meet
 from enresnet.models.frozen import FrozenCall, frozen
 from enresnet.models.frozen.structure import structure_of
 from enresnet.models.noise import NoiseInjection
@@ -139,6 +140,70 @@ def test_whether_images_meet_does_not_depend_on_earlier_attacks(attack):
             assert not call.independent
     found = [attack(network, IMAGES, LABELS, seed=0) for network in (fresh, used)]
     torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
+class MeetsWithoutGradient(Small):
+    """Subtracts a mean over the batch through which no gradient goes."""
+
+    def forward(self, x):
+        features = functional.relu(self.conv(x))
+        return self.pooled(features - features.detach().mean(dim=(0, 2, 3), keepdim=True))
+
+
+@pytest.mark.parametrize("attack", [APGD, Square])
+def test_images_that_meet_where_no_gradient_goes_stay_together(attack):
+    network = MeetsWithoutGradient().eval()
+    images = IMAGES * torch.linspace(0.2, 1, len(IMAGES)).view(-1, 1, 1, 1)
+    assert images_meet(network, images)
+    with frozen(network, few=images) as call:
+        assert not getattr(call, "separable", False)
+    options = {"early_stop": True} if attack is APGD else {}
+    attacked = attack(steps=12, epsilon=0.05, **options)
+    monitored = [len(images)]
+    network.conv.register_forward_hook(lambda _, given, __: monitored.append(len(given[0])))
+    attacked(network, images, LABELS, seed=0)
+    assert len(monitored) > 10
+    assert monitored[-5:] == [len(images)] * 5
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rounding_alone_does_not_make_images_meet(dtype):
+    network = CallsByKeyword().to(dtype).eval()
+    assert not images_meet(network, IMAGES.to(dtype))
+
+
+def test_a_view_of_features_stays_on_the_fast_path(capfd):
+    class Views(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(512, 5)
+
+        def forward(self, x):
+            x = self.conv(x).relu()
+            return self.head(x.view(x.size(0), -1))
+
+    network = Views().eval()
+    with frozen(network, few=IMAGES) as call:
+        assert isinstance(call, FrozenCall)
+        torch.testing.assert_close(call(IMAGES), network(IMAGES))
+    assert capfd.readouterr().err == ""
+
+
+def test_a_network_of_bfloat16_keeps_the_fast_path():
+    with frozen(CallsByKeyword().bfloat16().eval(), few=IMAGES.bfloat16()) as call:
+        assert isinstance(call, FrozenCall)
+
+
+def test_a_network_of_float64_is_called_as_it_is(caplog):
+    network = CallsByKeyword().double().eval()
+    with caplog.at_level("INFO", "enresnet"), frozen(network, few=IMAGES.double()) as call:
+        assert torch.equal(call(IMAGES.double()), network(IMAGES.double()))
+    assert "no faster way to compute in float64" in caplog.text
+
+
+def test_logits_normalised_over_the_batch_have_a_gradient_to_compare():
+    with frozen(MeetsInBatchNorm().eval(), few=IMAGES) as call:
+        assert isinstance(call, FrozenCall)
 
 
 def test_one_image_alone_may_share_its_draws():

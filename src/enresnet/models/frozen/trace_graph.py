@@ -10,12 +10,15 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 
 from enresnet.models.frozen.fold import is_listened_to
 from enresnet.models.frozen.known_operations import unknown_in
 from enresnet.models.noise import NoiseInjection
 from enresnet.models.side_effects import StateBefore
+
+_RESHAPES = {"view": "reshape", "view_as": "reshape_as"}
 
 
 class UnsuitableError(Exception):
@@ -78,4 +81,9 @@ def trace(network: nn.Module) -> fx.Graph:
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     if not placeholders or any(node.users and not node.args for node in placeholders[1:]):
         raise UnsuitableError("its forward takes more than images")
+    for node in graph.nodes:
+        # The copy computes in another memory format, where a view may have to be a copy.
+        types = any(isinstance(argument, torch.dtype) for argument in node.args)
+        if node.op == "call_method" and node.target in _RESHAPES and not types:
+            node.target = _RESHAPES[node.target]
     return graph
