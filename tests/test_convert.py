@@ -528,10 +528,16 @@ def test_pickles_keep_the_noise():
 
 
 def test_a_block_named_twice_counts_once():
-    made = feynman_kac(Net(Block()), members=1, noise=0.2, blocks=["blocks.0", Block, Block])
+    chosen = ["blocks.0", Block, "Block", Block]
+    made = feynman_kac(Net(Block()), members=1, noise=0.2, blocks=chosen)
     assert len(list(noise_modules(made))) == 1
     assert "noise 0.2 in 1 place\n" in made.describe()
     assert "1 residual mapping\n    Block: 1 module, 1 each (blocks.0)" in made.describe()
+
+
+def test_a_class_may_be_named():
+    made = feynman_kac(Net(Block(), Block()), members=1, noise=0.2, blocks="Block")
+    assert len(list(noise_modules(made))) == 2
 
 
 def test_a_block_that_is_not_called_is_refused():

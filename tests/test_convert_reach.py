@@ -139,6 +139,7 @@ SUMS = {
     "wrap": lambda x, y: wrapped(x, y),
     "stack": lambda x, y: torch.stack([x, y]).sum(0),
     "mean": lambda x, y: torch.stack([x, y]).mean(0),
+    "cat": lambda x, y: torch.cat([x.unsqueeze(0), y.unsqueeze(0)]).sum(0),
     "foreach": lambda x, y: torch._foreach_add([x], [y])[0],
     "hidden": lambda x, y: {"plus": plus}["plus"](x, y),
 }

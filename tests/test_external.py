@@ -271,6 +271,39 @@ class TestTrained:
         assert imported() == 0
         assert main([*evaluate, "--trust-code"]) == 0
 
+    def test_a_teacher_that_names_code(self, capsys):
+        assert train(RunConfig(SOURCE, "digits", RECIPE, limit=60), "teacher").finished
+        words = "--data digits --recipe fast --objective rslad_one_step --teacher teacher --out run"
+        command = f"train --model resnet8 {words} --epochs 1 --limit 60".split()
+        forget()
+        assert main(command) == 2
+        assert "--trust-code" in capsys.readouterr().err
+        assert imported() == 0
+        assert not Path("run").exists()
+        assert main([*command, "--trust-code"]) == 0
+        assert imported() == 1
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            (f"{SOURCE} --mean 0.5 0.5 --std 1 1", "mean must be one number, or one a channel"),
+            (f"{SOURCE} --mean 0.5", "mean and std belong together"),
+            (f"{SOURCE} --mean 0.5 --std 0", "std"),
+            (SOURCE.replace("build", "plain") + " --members 2", "residual"),
+        ],
+    )
+    def test_what_is_refused_leaves_nothing_behind(self, options, words, capsys):
+        command = f"train --model {options} --data digits --recipe natural --epochs 1 --limit 60"
+        before = sorted(Path().iterdir())
+        assert main([*command.split(), "--out", "run"]) == 2
+        assert words in capsys.readouterr().err
+        Path("other").mkdir()
+        assert main([*command.split(), "--out", "other"]) == 2
+        assert not list(Path("other").iterdir())
+        Path("other").rmdir()
+        written = {path.name for path in set(Path().iterdir()) - set(before)}
+        assert written <= {"imported", "__pycache__"}  # what importing the user's module writes
+
     def test_members_of_what_has_them(self, capsys):
         command = f"train --model en1_{SOURCE} --members 2 --data digits --out run"
         assert main(command.split()) == 2

@@ -92,6 +92,7 @@ def command(
     std: tuple[Ratio, ...] = (),
     out: Path | None = None,
     overwrite: bool = False,
+    trust_code: bool = False,
     json: Path | None = None,
 ) -> None:
     """Train a network into a run folder, or resume a run that was stopped.
@@ -121,6 +122,7 @@ def command(
         std: Divide by this after that.
         out: The run folder; by default runs/DATA-MODEL-RECIPE-seedS.
         overwrite: Discard what the same command trained there before, and train anew.
+        trust_code: Import and run the code that the file of --teacher names, module.path:name.
         json: Also write the epochs to this file.
     """
     check_outputs(json)
@@ -149,7 +151,7 @@ def command(
         network = config.model.replace(":", "-")
         names = (Path(data).name, network, Path(recipe).stem, f"seed{seed}")
         out = Path("runs") / "-".join(names)
-    begin = partial(training.train, config, out, overwrite=overwrite)
+    begin = partial(training.train, config, out, overwrite=overwrite, trust_code=trust_code)
     train_and_tell(begin, config, hardware, json)
 
 

@@ -264,12 +264,19 @@ class ExternalNetwork(nn.Module):
         if not isinstance(network, nn.Module):
             raise TypeError(f"network must be an nn.Module, found {type(network).__name__}")
         if (mean is None) != (std is None):
-            raise ValueError("mean and std belong together, found only one of them")
+            there, missing = ("mean", "std") if std is None else ("std", "mean")
+            raise ValueError(f"{there} needs {missing}: mean and std belong together")
         self.network = network
         self.source = source
         self.kind = f"{type(network).__module__}.{type(network).__qualname__}"
         self.residuals: Any = None
         values = (None, None) if mean is None or std is None else mean_and_std(mean, std)
+        for name, numbers in zip(("mean", "std"), values, strict=True):
+            if source and numbers is not None and len(numbers) not in (1, source.in_channels):
+                raise ValueError(
+                    f"{name} must be one number, or one a channel: found {len(numbers)}, and the "
+                    f"images have {source.in_channels} channel(s)"
+                )
         # Not persistent: they are hyper-parameters, and stand in the description.
         self.register_buffer("mean", values[0], persistent=False)
         self.register_buffer("std", values[1], persistent=False)

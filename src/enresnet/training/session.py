@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from enresnet.common import checks
@@ -18,7 +18,7 @@ from enresnet.training.events import Step
 from enresnet.training.interruption import InterruptedTrainingError, interruption
 from enresnet.training.keeper import Keeper
 from enresnet.training.memory import networks_of
-from enresnet.training.run import Run
+from enresnet.training.run import LOCK, Run
 from enresnet.training.run_config import RunConfig
 from enresnet.training.trainer import Trainer
 
@@ -33,6 +33,7 @@ def train(
     overwrite: bool = False,
     other_loops: bool = False,
     curves: bool = True,
+    trust_code: bool = False,
 ) -> Run:
     """Train a network into a run folder, or resume the training that the same call began there.
 
@@ -51,6 +52,8 @@ def train(
         other_loops: True allows to resume with the loops in C although the training began without
             them, or the other way round. The noise of the remaining steps is then different.
         curves: False draws no curves.png, which takes longer than a training of seconds does.
+        trust_code: True imports and runs the code, ``module.path:name``, that builds the recipe's
+            teacher, where it names some. The code of ``config.model`` is run in any case.
 
     Returns:
         The finished run.
@@ -99,6 +102,7 @@ def train(
     )
     with ExitStack() as stack:
         first = first_process()
+        new, begun = _New.looked_at(out), ExitStack()
         if (out / "config.yaml").exists():  # in every process: none is to wait for the others
             run = Run.start(out, config)
             if run.finished and not overwrite:
@@ -107,6 +111,8 @@ def train(
         if first:
             run = Run.start(out, config)
             stack.enter_context(run.locked())
+            stack.push(begun)
+            begun.push(new.remove_after_errors)
             if not overwrite:  # another process may have ended since
                 if run.finished:
                     return run
@@ -123,6 +129,7 @@ def train(
             seed=config.seed,
             engine=engine,
             stop_asked=lambda: asked.number,
+            trust_code=trust_code,
         )
         if overwrite:
             if first:
@@ -132,6 +139,7 @@ def train(
             run, trainer, asked, checkpoint_every, anew=overwrite, other_loops=other_loops
         )
         resumed = keeper.resume()
+        begun.pop_all()  # from here on there is something to resume
         if first:
             run.record_environment(keeper.step, processes=engine.processes)
         extra = [
@@ -179,8 +187,8 @@ def resume(
         callbacks: Called at the start, after steps and epochs, and at the end.
         overwrite: True discards the networks in the folder and trains from the start.
         other_loops: True allows to resume with or without the loops in C, unlike before.
-        trust_code: True imports and runs the code, ``module.path:name``, that builds the network,
-            where config.yaml names some.
+        trust_code: True imports and runs the code, ``module.path:name``, that builds the network
+            or its teacher, where config.yaml or the teacher's file names some.
 
     Returns:
         The finished run; a run that was finished already is returned as it is.
@@ -213,7 +221,29 @@ def resume(
         callbacks=callbacks,
         overwrite=overwrite,
         other_loops=other_loops,
+        trust_code=trust_code,
     )
+
+
+@dataclass(frozen=True)
+class _New:
+    """What a training that does not even begin must not leave behind."""
+
+    out: Path
+    run: bool  # whether there was none before
+    folder: bool
+
+    @classmethod
+    def looked_at(cls, out: Path) -> _New:
+        return cls(out, run=not (out / "config.yaml").exists(), folder=not out.exists())
+
+    def remove_after_errors(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None or not self.run:
+            return
+        for name in ("config.yaml", LOCK):
+            (self.out / name).unlink(missing_ok=True)
+        if self.folder and not any(self.out.iterdir()):
+            self.out.rmdir()
 
 
 @contextmanager

@@ -18,22 +18,30 @@ from enresnet.training.run import Run
 BATCH = 256
 
 
-def load_teacher(source: str) -> nn.Module:
+def load_teacher(source: str, *, trust_code: bool = False) -> nn.Module:
     """Return the best network of a run's folder, or that of a safetensors file."""
     path = Path(source)
-    return Run.open(path).load("best") if path.is_dir() else load_model(path)
+    if path.is_dir():
+        return Run.open(path).load("best", trust_code=trust_code)
+    return load_model(path, trust_code=trust_code)
 
 
 @torch.no_grad()
 def teacher_answers(
-    source: str, images: Images, *, mirror: bool, engine: Engine, seed: int
+    source: str,
+    images: Images,
+    *,
+    mirror: bool,
+    engine: Engine,
+    seed: int,
+    trust_code: bool = False,
 ) -> Tensor:
     """Return the teacher's log-probabilities for each image: images x classes.
 
     With ``mirror``, probabilities are averaged over the image and its mirror image, each with noise
     of its own: the student sees both. Every process computes all of them, from the same seed.
     """
-    teacher = load_teacher(source).to(engine.device).eval()
+    teacher = load_teacher(source, trust_code=trust_code).to(engine.device).eval()
     seed_noise(teacher, named_generator(seed, "teacher noise"))
     answers: Tensor | None = None
     for start in range(0, len(images), BATCH):

@@ -56,6 +56,8 @@ class Trainer:
             device.
         stop_asked: Called after every step; returns the number of a signal that asks to stop, or 0.
             :attr:`Step.stop` passes the signal of one process on to all.
+        trust_code: True imports and runs the code that builds the recipe's teacher, where it names
+            some.
 
     Attributes:
         model: The network in training.
@@ -85,6 +87,7 @@ class Trainer:
         seed: int = 0,
         engine: Engine | None = None,
         stop_asked: Callable[[], int] = lambda: 0,
+        trust_code: bool = False,
     ) -> None:
         self._stop_asked = stop_asked
         self.engine = Engine.for_model(model) if engine is None else engine
@@ -107,6 +110,7 @@ class Trainer:
                 mirror=recipe.augment and data.augmentation.flip,
                 engine=self.engine,
                 seed=seed,
+                trust_code=trust_code,
             )
         model.to(memory_format=self._batches.memory_format)  # type: ignore[call-overload]
         few = data.train.batch(slice(2))[0].to(self.engine.device)

@@ -65,8 +65,9 @@ def feynman_kac(
         builder: Returns the network with fresh weights each time; for ``init="fresh"`` where some
             module has weights but no ``reset_parameters``, or one that leaves some as they were.
             Its weights take the types and devices of the network's.
-        blocks: Names or classes of modules, or one of them, whose output gets the noise, in place
-            of the additions that are found; for networks whose ``forward`` cannot be traced.
+        blocks: Names of modules, classes or names of classes, or one of them, whose output gets the
+            noise, in place of the additions that are found; for networks whose ``forward`` cannot
+            be traced.
         example: Images to look at the network with, N x C x H x W; by default two random ones of a
             size that it takes.
         generator: Seeds fresh weights and then serves the noise.

@@ -67,6 +67,7 @@ class _Sums(TorchDispatchMode):
         self.counts = Counter[str]()
         self._running: list[str] = []  # the modules that are being called, the innermost last
         self._stacked: dict[int, tuple[Tensor, list[Tensor]]] = {}  # by the id of the whole
+        self._joined: dict[int, tuple[Tensor, list[Tensor], int]] = {}  # and the dimension
         for name, module in model.named_modules():
             module.register_forward_pre_hook(self._enter(name))
             module.register_forward_hook(self._leave, always_call=True)
@@ -87,6 +88,9 @@ class _Sums(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if packet is _ATEN.stack:
             self._stacked[id(result)] = result, args[0]  # held, so that no other gets its id
+        elif packet is _ATEN.cat:
+            along = (args[1] if len(args) > 1 else 0) % result.ndim
+            self._joined[id(result)] = result, args[0], along
         return result
 
     def _pairs(self, packet: Any, args: tuple[Any, ...]) -> Iterator[tuple[Any, Any]]:
@@ -98,6 +102,10 @@ class _Sums(TorchDispatchMode):
             terms = list(zip(args[0], args[1], strict=False))
         elif packet in _REDUCTIONS and id(args[0]) in self._stacked:
             terms = list(combinations(self._stacked[id(args[0])][1], 2))
+        elif packet in _REDUCTIONS and id(args[0]) in self._joined and len(args) > 1:
+            whole, parts, along = self._joined[id(args[0])]
+            if [dim % whole.ndim for dim in args[1] or ()] == [along]:
+                terms = list(combinations(parts, 2))
         for pair in terms:
             if all(isinstance(x, Tensor) and x.grad_fn is not None for x in pair):
                 yield pair

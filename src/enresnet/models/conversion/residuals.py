@@ -156,8 +156,8 @@ def find_residuals(
 
     Args:
         model: From images to logits.
-        blocks: Names or classes of modules, or one of them, whose output counts, in place of what
-            is found.
+        blocks: Names of modules, classes or names of classes, or one of them, whose output counts,
+            in place of what is found.
         example: Images to look at the network with; by default two random ones of a size that it
             takes.
 
@@ -265,7 +265,8 @@ def _chosen(model: nn.Module, blocks: Blocks, example: Tensor | None) -> list[Re
             )
         if isinstance(block, str):
             known = dict(model.named_modules(remove_duplicate=False))
-            modules = [known[block]] if block in known else []
+            of_class = [module for module in names if type(module).__name__ == block]
+            modules = [known[block]] if block in known else of_class
         else:
             modules = [module for module in names if isinstance(module, block)]
         if not modules:
@@ -305,6 +306,6 @@ def _none_found(model: nn.Module, skipped: Mapping[str, str], *, concatenates: b
     if concatenates:
         words += ". It concatenates activations (torch.cat), which is not a residual addition"
     return (
-        f"{words}. Where it has some, name the blocks whose output they are, blocks=[...]; "
-        + made_of(model)
+        f"{words}. Where it has some, name the blocks whose output they are, "
+        f"enresnet.feynman_kac(..., blocks=[...]); {made_of(model)}"
     )
