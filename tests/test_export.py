@@ -108,6 +108,8 @@ class TestRefused:
     def test_words(self, tmp_path):
         with pytest.raises(ValueError, match="format must be one of"):
             export_model(ensemble(), tmp_path / "m.tflite", example=IMAGES)
+        with pytest.raises(ValueError, match=r"path must end in \.onnx for format='onnx', found m"):
+            export_model(ensemble(), tmp_path / "m.pt2", format="onnx", example=IMAGES)
         with pytest.raises(ValueError, match="noise must be one of"):
             export_model(ensemble(), tmp_path / "m.pt2", noise="loud", example=IMAGES)
         with pytest.raises(TypeError, match="model must be an nn.Module"):
@@ -147,6 +149,11 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     said = " ".join(capsys.readouterr().out.split())
     assert "m.pt2 takes images, N x 1 x 8 x 8 in [0, 1], and noise, N x 5376" in said
     assert "its logits are the network's" in said
+    assert main("export en3_resnet8@digits --size 8 --out n.pt2".split()) == 0
+    assert main("export en3_resnet8@digits --size 8 --format pt2".split()) == 0
+    assert main("export en3_resnet8@digits --size 8 --format pt2 --noise drawn".split()) == 0
+    named = ("m", "n", "en3_resnet8@digits", "en3_resnet8@digits-noise-drawn")
+    assert {path.name for path in tmp_path.iterdir()} == {f"{name}.pt2" for name in named}
     assert main("export en3_resnet8@digits --format pt2 --out no/such/m.pt2".split()) == 2
     assert main("export resnet8@digits --format pt2 --noise drawn --size 8".split()) == 2
     assert "this one has none" in capsys.readouterr().err

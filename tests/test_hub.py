@@ -115,6 +115,7 @@ class TestFolder:
             "{}",
             '{"library": "other"}',
             "not json",
+            '{"library": "enresnet", "name',
             '{"library": "enresnet", "name": 3, "classes": [], "data": "", "measured": []}',
             '{"library": "enresnet", "name": "", "classes": [], "data": "", "measured": [{}]}',
             "[" * 100_000,
@@ -125,7 +126,7 @@ class TestFolder:
 
         self.published().save_pretrained(tmp_path)
         (tmp_path / "config.json").write_text(facts)
-        with pytest.raises(ValueError, match=r"description of a model|Expecting value"):
+        with pytest.raises(ValueError, match=r"description of a model"):
             HubModel.from_pretrained(tmp_path)
 
     def test_weights_are_checked(self, tmp_path):

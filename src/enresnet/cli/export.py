@@ -15,7 +15,7 @@ from enresnet.common.requirements import extras, install_command
 def command(
     model: tyro.conf.Positional[str],
     *,
-    format: Literal["onnx", "pt2"] = "onnx",
+    format: Literal["onnx", "pt2"] | None = None,
     noise: Literal["off", "input", "drawn"] = "off",
     out: Path | None = None,
     data: str | None = None,
@@ -29,10 +29,11 @@ def command(
 
     Args:
         model: A run's folder, a safetensors file, or the name of weights in the package.
-        format: onnx, or pt2 for torch.export.
+        format: onnx, or pt2 for torch.export; by default what out ends with, else onnx.
         noise: off leaves the noise out; input takes it as a second input of standard normal
             numbers, so that answers can be repeated; drawn lets the runtime draw it in every call.
-        out: The file; by default MODEL.onnx or MODEL.pt2 in the run's folder, or here.
+        out: The file; by default MODEL.onnx or MODEL.pt2 in the run's folder, or here; with noise,
+            MODEL-noise-input.onnx or MODEL-noise-drawn.onnx.
         data: Take the shape of these images, a name or a folder; by default the run's own.
         size: Or of squares with this side in pixels.
         checkpoint: Of a run: best or last.
@@ -46,9 +47,12 @@ def command(
     network = source.model
     if not isinstance(network, torch.nn.Module):
         raise TypeError(f"{model} must be a network, found {type(network).__name__}")
+    if format is None:
+        format = "pt2" if out is not None and out.suffix == ".pt2" else "onnx"
     if out is None:
         folder = Path() if source.run is None else source.run.folder
-        out = folder / f"{source.name.replace(':', '-')}.{format}"
+        name = source.name.replace(":", "-") + ("" if noise == "off" else f"-noise-{noise}")
+        out = folder / f"{name}.{format}"
     check_outputs(out)
     example = source.example(data, size)
     written = export_model(

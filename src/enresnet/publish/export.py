@@ -102,7 +102,10 @@ def export_model(
     target = Path(path)
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, found {type(model).__name__}")
-    chosen = checks.choice("format", format or target.suffix.removeprefix("."), FORMATS)
+    ending = target.suffix.removeprefix(".")
+    chosen = checks.choice("format", format or ending, FORMATS)
+    if ending in FORMATS and ending != chosen:
+        raise ValueError(f"path must end in .{chosen} for format={chosen!r}, found {target.name}")
     checks.choice("noise", noise, EXPORTED_NOISE)
     if noise != "off" and not any(place.noise > 0 for place in noise_modules(model)):
         raise ValueError(f"noise={noise!r} is for a model with noise; this one has none")

@@ -160,7 +160,8 @@ class HubModel(
                 local_files_only=local_files_only,
                 trust_code=trust_code,
             )
-        except (AttributeError, RecursionError, TypeError) as error:  # of what reads config.json
+        except (AttributeError, RecursionError, TypeError, json.JSONDecodeError) as error:
+            # of what reads config.json
             raise ValueError(
                 f"{name} is not the description of a model of enresnet: {error}"
             ) from error
