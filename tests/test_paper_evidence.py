@@ -262,6 +262,18 @@ def test_an_integrated_run_has_the_right_parts(tmp_path, parts, weights, counts)
     assert (row["cells"][0]["measured"] is not None) == counts
 
 
+@pytest.mark.parametrize(("partner", "counts"), [(3, True), (0, False)])
+def test_a_part_may_have_any_other_seed(tmp_path, partner, counts):
+    """Two networks of one seed begin with the same weights: they are not separate trainings."""
+    whole = network("resnet20+resnet20", "integrated")
+    parts = [write(tmp_path, whole.parts[0], seed, 0.7) for seed in {0, partner}]
+    names = tuple(parts[number % len(parts)].folder.name for number in range(2))
+    write(tmp_path, whole, 0, 0.8, parts=names, weights=(0.5, 0.5))
+    (table,) = collect("simple", "--recipe", "fast", "--out", tmp_path)["tables"].values()
+    (row,) = (row for row in table["rows"] if row["model"] == whole.model)
+    assert (row["cells"][0]["measured"] is not None) == counts
+
+
 def test_what_was_not_run_is_not_shown(tmp_path):
     write(tmp_path, network("en1_resnet20"), 0, 0.8)
     found = evidence(tmp_path)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from enresnet.paper.measurement import Measurement
 from enresnet.paper.published import METRICS, TRAININGS, Network
-from enresnet.paper.setup import PARTNER, Setup
+from enresnet.paper.setup import PARTNER, Setup, base_of
 from enresnet.training import Run, RunConfig
 from enresnet.training.recipe import name_of
 from enresnet.training.run_groups import kind_of
@@ -133,14 +133,26 @@ class RunIndex:
         return not self.setup.smoke or place.parts[-len(own) :] == own
 
     def _has_parts(self, run: Run, network: Network, seed: int) -> bool:
-        """Return whether a run was integrated from the right runs, with equal weights."""
+        """Return whether a run was integrated from the right runs, with equal weights.
+
+        The first part has the run's own seed. Others of the same base have other seeds: those that
+        a reproduction trains for it, or any that there are.
+        """
         if len(run.config.parts) != len(network.parts) or len(set(run.config.weights)) > 1:
             return False
-        seeds = self.setup.part_seeds(network, seed)
-        return all(
-            Path(name).name in {one.folder.name for one in self._all(part, own)}
-            for name, part, own in zip(run.config.parts, network.parts, seeds, strict=True)
-        )
+        taken: set[tuple[str, int]] = set()
+        planned = self.setup.part_seeds(network, seed)
+        for name, part, own in zip(run.config.parts, network.parts, planned, strict=True):
+            base = base_of(part)
+            others = {one.config.seed for one in self._runs.values()} if taken else set()
+            for other in (own, *sorted(others - {own})):
+                known = {one.folder.name for one in self._all(part, other)}
+                if (base, other) not in taken and Path(name).name in known:
+                    taken.add((base, other))
+                    break
+            else:
+                return False
+        return True
 
     def _measured(self, run: Run) -> tuple[int, int]:
         """Return how much of a run is measured: what tables of white-box attacks use, and all."""

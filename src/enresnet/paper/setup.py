@@ -22,6 +22,11 @@ SEEDS = (0, 1, 2)
 STRONGEST_IMAGES = 500
 
 
+def base_of(network: Network) -> str:
+    """Return the name of a network's members: resnet20 of en2_resnet20."""
+    return re.sub(r"^en\d+_", "", network.model)
+
+
 @dataclass(frozen=True)
 class Setup:
     """How a reproduction trains and measures.
@@ -144,7 +149,7 @@ class Setup:
         seen: dict[str, int] = {}
         found = []
         for part in network.parts:
-            base = re.sub(r"^en\d+_", "", part.model)
+            base = base_of(part)
             found.append(seed + PARTNER * seen.get(base, 0))
             seen[base] = seen.get(base, 0) + 1
         return found
