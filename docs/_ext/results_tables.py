@@ -83,8 +83,8 @@ def compared(verdicts: Sequence[Verdict]) -> list[str]:
         for folder in runs:
             kind = re.sub(r"-seed\d+$", "", folder.name)
             sides.setdefault(kind, []).append(str(folder.relative_to(ROOT)))
-        if len(sides) != 2:
-            continue  # a claim on one network alone, or on blind attacks between the two
+        if len(sides) != 2 or min(len(side) for side in sides.values()) < 2:
+            continue  # a claim on one network alone, on blind attacks, or on one seed of a side
         (first, ours), (second, theirs) = sides.items()
         found = enresnet.compare([ROOT / one for one in ours], [ROOT / one for one in theirs])
         command = f"enresnet compare {' '.join(ours)} \\\n    --against {' '.join(theirs)}"
