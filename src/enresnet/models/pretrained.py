@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,8 @@ def list_pretrained() -> list[ModelCard]:
     """Return the cards of all weights that come with the package.
 
     Returns:
-        One card a file, sorted by training and then by number of parameters.
+        One card a file, those for small images first, sorted by training and then by number of
+        parameters.
 
     Example::
 
@@ -122,7 +124,12 @@ def list_pretrained() -> list[ModelCard]:
             print(card.name, card.parameters)
     """
     cards = [ModelCard.from_json(json.loads(path.read_text())) for path in FOLDER.glob("*/*.json")]
-    return sorted(cards, key=lambda card: (card.name.partition("@")[2], card.parameters, card.name))
+
+    def rank(card: ModelCard) -> tuple[int, str, int, str]:
+        training = card.name.partition("@")[2]
+        return math.prod(card.image_shape), training, card.parameters, card.name
+
+    return sorted(cards, key=rank)
 
 
 def find_pretrained(name: str) -> ModelCard:
