@@ -1,5 +1,6 @@
 """The benchmarks run, tiny; no time is asserted."""
 
+import copy
 import json
 import re
 import sys
@@ -49,6 +50,41 @@ def test_bad_input(capsys):
     assert main(["--json", "nowhere/at/all.json"]) == 2
     assert main(["--tiny", "--repeats", "3"]) == 2
     assert "leave out --repeats" in capsys.readouterr().err
+
+
+@pytest.fixture
+def one_benchmark(monkeypatch):
+    """A benchmark of networks that are not ours that measures nothing."""
+    figure = {"what": "nothing", "repeats": 1, "their_robust_accuracy": 40.0}
+    figure |= {"our_robust_accuracy": 39.0, "at_least": 2.0, "median": 3.0, "spread": [2.5, 3.5]}
+    key = "foreign.plain_cnn.square_vs_autoattack"
+    monkeypatch.setitem(speed.BENCHMARKS, key, lambda _: dict(figure))
+    return key
+
+
+def test_other_figures_of_a_file_stay(one_benchmark, tmp_path, capsys):
+    target = tmp_path / "figures.json"
+    command = ["--only", one_benchmark, "--json", str(target)]
+    assert main(command) == 0
+    figures = json.loads(target.read_text())
+    figures["foreign"]["plain_cnn"]["square_vs_autoattack"]["median"] = 1.0
+    figures["growth"] = {"median": 1.0}
+    figures["foreign"]["timm_resnet18"] = copy.deepcopy(figures["foreign"]["plain_cnn"])
+    target.write_text(json.dumps(figures))
+    capsys.readouterr()
+    assert main(command) == 0
+    row = "| square / autoattack | 3.00 (2.50-3.50) | 2 |  |  |  | 40.0 | 39.0 |  |"
+    assert f"| plain_cnn {row}" in capsys.readouterr().out
+    figures["foreign"]["plain_cnn"]["square_vs_autoattack"]["median"] = 3.0
+    assert json.loads(target.read_text()) == figures
+
+
+def test_figures_of_another_machine_are_not_mixed(one_benchmark, tmp_path, capsys):
+    target = tmp_path / "figures.json"
+    target.write_text('{"machine": {"processor": "another"}}')
+    assert main(["--only", one_benchmark, "--json", str(target)]) == 2
+    assert "figures of another machine" in capsys.readouterr().err
+    assert "another" in target.read_text()
 
 
 def test_a_missed_bound_is_seen():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as json_module
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +16,10 @@ from enresnet.common import checks
 from enresnet.common.allocator import keep_memory
 from enresnet.common.files import atomic_write
 from enresnet.common.plotting import as_png, blank, plain
-from enresnet.common.tables import print_table
+from enresnet.common.tables import as_markdown, print_table
 from speed import BENCHMARKS
+from speed.foreign import FOREIGN
+from speed.foreign import table as foreign_table
 from speed.steps import TINY, Setting
 from speed.turns import MissingError
 
@@ -54,7 +57,8 @@ def measure(
         images: Test images that attacks are compared on; 1,000 without a word.
         repeats: Turns of each comparison; 7 without a word, half as many where they take long.
         tiny: Only see that everything runs; the figures mean nothing.
-        json: Also write the figures to this file.
+        json: Also write the figures to this file. With only, the other figures that it holds stay,
+            if they are of this machine.
         picture: Also draw the growth to this PNG file.
     """
     check_outputs(json, picture=picture)
@@ -67,7 +71,8 @@ def measure(
     if tiny and sizes:
         raise ValueError(f"--tiny has its own sizes: leave out --{' and --'.join(sizes)}")
     setting = TINY if tiny else Setting(**sizes)
-    results: dict[str, Any] = {"machine": evaluation.machine()}
+    results = _known(json) if only else {"machine": evaluation.machine()}
+    measured = []
     for key in only or BENCHMARKS:
         try:
             result = BENCHMARKS[key](setting)
@@ -75,16 +80,30 @@ def measure(
             print(f"{key}: skipped, {error}")
             continue
         _put(results, key, result)
+        measured.append(key)
         _tell(key, result)
         write_json(json, results)  # as they come: the rest takes long
         if picture is not None and key == "growth":
             draw_growth(result["tables"], picture)
     write_json(json, results)
-    missed = [key for key in _leaves(results) if not _holds(_get(results, key))]
+    if any(key in FOREIGN for key in measured):
+        print(as_markdown(foreign_table(results["foreign"])))
+    missed = [key for key in measured if not _holds(_get(results, key))]
     if missed and not tiny:
         print("missed their bounds:", ", ".join(missed))
         return 1
     return 0
+
+
+def _known(path: Path | None) -> dict[str, Any]:
+    """Return the figures that a file holds, if there is one; they must be of this machine."""
+    machine = evaluation.machine()
+    if path is None or not path.exists():
+        return {"machine": machine}
+    known: dict[str, Any] = json_module.loads(path.read_text())
+    if known.get("machine") != machine:
+        raise ValueError(f"--json: {path} holds figures of another machine; name another file")
+    return known
 
 
 def _tell(key: str, result: dict[str, Any]) -> None:
@@ -163,16 +182,6 @@ def _get(results: dict[str, Any], key: str) -> Any:
     for name in key.split("."):
         results = results[name]
     return results
-
-
-def _leaves(results: dict[str, Any], prefix: str = "") -> list[str]:
-    found = []
-    for name, value in results.items():
-        if name == "machine":
-            continue
-        key = f"{prefix}{name}"
-        found += [key] if "median" in value else _leaves(value, f"{key}.")
-    return found
 
 
 if __name__ == "__main__":
