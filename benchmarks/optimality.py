@@ -220,7 +220,8 @@ def compare(name: str, images: int, budget: Budget, kept: Kept) -> list[dict[str
     """Return a row for each attack on a network."""
     folder = Path(name)
     model = load_model(folder / "best.safetensors" if folder.is_dir() else name).eval()
-    data = "cifar10" if folder.is_dir() else "digits"
+    in_the_box = name.partition("@")[2]  # such as cifar10-fast
+    data = "cifar10" if folder.is_dir() else in_the_box.partition("-")[0]
     x, y = load_data(data).test.batch(slice(0, images))
     largest, title = LARGEST[data], folder.name
     with without_noise(model):
@@ -272,14 +273,20 @@ def main(
     """Print the local optimality of each attack.
 
     Args:
-        networks: Names or folders of networks; by default resnet8@digits, and those of
-            results/cifar10 with their noise off if CIFAR-10 is there.
+        networks: Names in the package, such as resnet20@cifar10-fast, or folders of networks for
+            CIFAR-10; by default resnet8@digits, and those of results/cifar10 with their noise off
+            if CIFAR-10 is there.
         images: How many of the test images to use.
         budget: Whether the runs of an attack at several radii share its passes, or each has them.
         json: Keep every row in this file as it comes, and go on from it.
     """
     warnings.simplefilter("ignore")
     kept = Kept(json, {"images": images, "budget": BUDGET, "radii": RADII, "largest": LARGEST})
+    for name in networks:
+        if not (Path(name).is_dir() or "@" in name):
+            raise SystemExit(
+                f"--networks: {name} is neither a folder nor a name such as resnet8@digits"
+            )
     for package in ("pyautoattack", "foolbox", "adv_lib"):
         if not installed(package):
             print(f"{package} is not installed: its attacks are left out", file=sys.stderr)
