@@ -48,3 +48,11 @@ def browser(tmp_path):
     found = Chrome(options=options, service=ChromeService(driver))
     yield found
     found.quit()
+
+
+@pytest.fixture
+def same_weights():
+    """Networks that a test builds have the same weights every time."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
