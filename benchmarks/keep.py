@@ -24,7 +24,8 @@ def main(run: tyro.conf.Positional[Path], out: tyro.conf.Positional[Path]) -> No
     if not opened.finished:
         raise SystemExit(f"{run} is not finished: enresnet resume {run}")
     out.mkdir(parents=True, exist_ok=True)
-    for name in ("config.yaml", "metrics.csv", "environment.json"):
+    of_training = () if opened.config.parts else ("metrics.csv", "environment.json")
+    for name in ("config.yaml", *of_training):
         with atomic_write(out / name) as temporary:
             shutil.copyfile(run / name, temporary)
     save_model(load_model(opened.weights("best")).half(), out / "best.safetensors")

@@ -306,6 +306,14 @@ class TestIntegrating:
             assert run.state == "integrated"
             assert_same_weights(run.folder, whole.folder)
 
+    def test_its_best_network_is_all_that_counts(self, finished, tmp_path):
+        runs = [finished / "0", finished / "1"]
+        run = integrate(runs, tmp_path / "both")
+        shutil.rmtree(run.last)
+        assert run.finished
+        assert run.state == "integrated"
+        assert_same_weights(integrate(runs, run.folder).folder, run.folder)
+
     def test_repeated_it_changes_nothing(self, finished, tmp_path):
         runs = [finished / "0", finished / "1"]
         run = integrate(runs, tmp_path / "both", weights=[3, 1])

@@ -154,7 +154,7 @@ class Run:
         if checkpoints(self.last) or not self.weights("best").is_file():
             return False
         if self.config.parts:
-            return self.weights("last").is_file()
+            return True  # best and last are the same network
         return len(self.metrics()) == self.config.recipe.epochs
 
     @property
@@ -166,8 +166,10 @@ class Run:
         checkpoint to resume from.
         """
         whole = all(self.weights(name).is_file() for name in CHECKPOINTS)
+        if self.finished and self.config.parts:
+            return "integrated"
         if self.finished and whole:
-            return "integrated" if self.config.parts else "finished"
+            return "finished"
         if self.running:
             return "running"
         if self.config.parts or checkpoints(self.last) or not self.networks():
