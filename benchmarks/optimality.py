@@ -25,9 +25,9 @@ import sys
 import time
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 import tyro
@@ -48,6 +48,8 @@ BUDGET, ROUNDS, TARGETS = 1000, 4, 9
 RADII = 2**ROUNDS - 1
 LARGEST = {"digits": 0.36, "cifar10": 24 / 255}
 Budget = Literal["curve", "run"]
+Package = Literal["pyautoattack", "foolbox", "adv_lib"]
+PACKAGES: tuple[Package, ...] = get_args(Package)
 STEPS: dict[Budget, int] = {"curve": BUDGET // ROUNDS, "run": 900}
 
 AtRadius = Callable[[Tensor, Tensor, float], Tensor]
@@ -61,7 +63,7 @@ def generator() -> torch.Generator:
     return named_generator(0, "optimality")
 
 
-def minimal_attacks(model: nn.Module) -> dict[str, Minimal]:
+def minimal_attacks(model: nn.Module, packages: Sequence[str]) -> dict[str, Minimal]:
     """Return the attacks that look for the smallest perturbation."""
     found: dict[str, Minimal] = {
         f"fmn{BUDGET}": lambda x, y: FMN(steps=BUDGET, eot=1)(model, x, y),
@@ -69,14 +71,14 @@ def minimal_attacks(model: nn.Module) -> dict[str, Minimal]:
             steps=BUDGET // TARGETS, goal="targeted", targets="all", eot=1, generator=generator()
         )(model, x, y),
     }
-    if installed("foolbox"):
+    if "foolbox" in packages:
         import foolbox
 
         wrapped = foolbox.PyTorchModel(model, bounds=(0, 1))
         found[f"foolbox LInfFMNAttack {BUDGET}"] = lambda x, y: foolbox.attacks.LInfFMNAttack(
             steps=BUDGET
         ).run(wrapped, x, foolbox.Misclassification(y))
-    if installed("adv_lib"):
+    if "adv_lib" in packages:
         fmn = adv_lib_fmn()
 
         found[f"adv-lib fmn {BUDGET}"] = lambda x, y: fmn(
@@ -95,7 +97,7 @@ def adv_lib_fmn() -> Callable[..., Tensor]:
     return found
 
 
-def radius_attacks(model: nn.Module, steps: int) -> dict[str, AtRadius]:
+def radius_attacks(model: nn.Module, steps: int, packages: Sequence[str]) -> dict[str, AtRadius]:
     """Return the attacks that have an epsilon, with so many passes a run."""
     each = steps // TARGETS
 
@@ -113,7 +115,7 @@ def radius_attacks(model: nn.Module, steps: int) -> dict[str, AtRadius]:
         ),
         f"square{2 * steps}": ours(Square, steps=2 * steps),
     }
-    if installed("pyautoattack"):
+    if "pyautoattack" in packages:
         from pyautoattack.autopgd_base import APGDAttack_targeted
 
         def autoattack(images: Tensor, labels: Tensor, radius: float) -> Tensor:
@@ -131,7 +133,7 @@ def radius_attacks(model: nn.Module, steps: int) -> dict[str, AtRadius]:
             return attacked
 
         found[f"AutoAttack APGD-T {each}"] = autoattack
-    if installed("foolbox"):
+    if "foolbox" in packages:
         import foolbox
 
         wrapped = foolbox.PyTorchModel(model, bounds=(0, 1))
@@ -216,7 +218,9 @@ def networks_here() -> list[str]:
     return ["resnet8@digits", *runs]
 
 
-def compare(name: str, images: int, budget: Budget, kept: Kept) -> list[dict[str, str]]:
+def compare(
+    name: str, images: int, budget: Budget, packages: Sequence[str], kept: Kept
+) -> list[dict[str, str]]:
     """Return a row for each attack on a network."""
     folder = Path(name)
     model = load_model(folder / "best.safetensors" if folder.is_dir() else name).eval()
@@ -226,14 +230,11 @@ def compare(name: str, images: int, budget: Budget, kept: Kept) -> list[dict[str
     largest, title = LARGEST[data], folder.name
     with without_noise(model):
         clean = wrong(model, x, y)
+        smallest = minimal_attacks(model, packages)
+        at_radii = radius_attacks(model, STEPS[budget], packages)
         work: dict[str, Callable[[], Tensor]] = {
-            **{
-                n: lambda a=a: from_norms(model, a, x, y) for n, a in minimal_attacks(model).items()
-            },
-            **{
-                n: lambda a=a: by_bisection(model, a, x, y, largest)
-                for n, a in radius_attacks(model, STEPS[budget]).items()
-            },
+            **{n: lambda a=a: from_norms(model, a, x, y) for n, a in smallest.items()},
+            **{n: lambda a=a: by_bisection(model, a, x, y, largest) for n, a in at_radii.items()},
         }
         for attack, run in work.items():
             if f"{title}: {attack}" in kept.found:
@@ -268,6 +269,7 @@ def main(
     networks: tuple[str, ...] = (),
     images: int = 100,
     budget: Budget = "curve",
+    packages: tuple[Package, ...] = PACKAGES,
     json: Path | None = None,
 ) -> None:
     """Print the local optimality of each attack.
@@ -278,6 +280,7 @@ def main(
             if CIFAR-10 is there.
         images: How many of the test images to use.
         budget: Whether the runs of an attack at several radii share its passes, or each has them.
+        packages: Other libraries whose attacks take part.
         json: Keep every row in this file as it comes, and go on from it.
     """
     warnings.simplefilter("ignore")
@@ -287,11 +290,12 @@ def main(
             raise SystemExit(
                 f"--networks: {name} is neither a folder nor a name such as resnet8@digits"
             )
-    for package in ("pyautoattack", "foolbox", "adv_lib"):
+    for package in packages:
         if not installed(package):
             print(f"{package} is not installed: its attacks are left out", file=sys.stderr)
+    there = [package for package in packages if installed(package)]
     for name in networks or networks_here():
-        rows = compare(name, images, budget, kept)
+        rows = compare(name, images, budget, there, kept)
         print_table(rows, caption="1 is the best of all attacks, image by image.")
 
 
