@@ -360,8 +360,9 @@ class TestEveryAttack:
 
     def test_counts_its_passes(self, attack):
         calls, net = [], SmallNet()
+        net.register_forward_hook(lambda *_: calls.append(1))
         attack = attack.averaging(1)  # else the model is asked whether it is randomised
-        attack(lambda x: (calls.append(1), net(x))[1], *random_problem())
+        attack(lambda x: net(x), *random_problem())
         if isinstance(attack, Square):  # it first tries a few images
             assert 0 < len(calls) <= attack.passes + batch_mates.CALLS
         elif isinstance(attack, APGD | FMN | Strongest):  # they leave lost examples alone

@@ -137,3 +137,16 @@ def test_a_block_that_is_not_called_is_refused():
 
     with pytest.raises(ValueError, match=r"spare \(Block\), which is not called"):
         feynman_kac(Spare(), blocks=[Block])
+
+
+def test_a_block_that_returns_no_tensor_is_refused():
+    class Packed(Block):
+        def forward(self, x):
+            return {"x": super().forward(x)}
+
+    class Unpacks(Net):
+        def forward(self, images):
+            return self.head(self.blocks[0](self.stem(images))["x"].mean(dim=(2, 3)))
+
+    with pytest.raises(ValueError, match="the block Packed returns a dict, to which no noise"):
+        feynman_kac(Unpacks(Packed()), blocks="Packed")

@@ -8,9 +8,16 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from enresnet import load_model, save_model
-from enresnet.models import feynman_kac, find_residuals
+from enresnet.models import (
+    feynman_kac,
+    find_residuals,
+    seed_noise,
+    set_recompute,
+    without_noise,
+)
 from problems import Net, seeded
 
 IMAGES = torch.rand(4, 3, 16, 16, generator=seeded())
@@ -163,3 +170,55 @@ def test_generators_of_the_network_stand_where_they_stood():
     before = generator.get_state()
     feynman_kac(Net(Children(), Own()), members=1, example=IMAGES)
     assert torch.equal(generator.get_state(), before)
+
+
+class Checkpointed(Net):
+    """Runs its blocks again in the backward pass, to save memory."""
+
+    again = True
+
+    def forward(self, images):
+        x = self.stem(images)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.again else block(x)
+        return self.head(x.mean(dim=(2, 3)))
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x):
+        return x + self.conv(x).tanh()
+
+
+class TestGradientCheckpointing:
+    """Its second pass would have other noise than the first."""
+
+    def test_it_is_refused(self):
+        with pytest.raises(ValueError, match="would meet other noise there.*set_recompute"):
+            feynman_kac(Checkpointed(Residual(), Residual()))
+
+    def test_switched_on_later_it_is_an_error(self):
+        network = Checkpointed(Residual(), Residual())
+        network.again = False
+        made = feynman_kac(network, members=2, noise=0.3)
+        made(IMAGES).sum().backward()
+        for member in made.members:
+            member.network.again = True
+        logits = made(IMAGES)
+        with pytest.raises(RuntimeError, match="Turn gradient checkpointing off"):
+            logits.sum().backward()
+        with without_noise(made):  # the same function twice
+            made(IMAGES).sum().backward()
+
+    def test_our_own_way_to_save_memory_repeats_the_noise(self):
+        made = feynman_kac(Net(Residual(), Residual()), members=2, noise=0.3)
+        found = []
+        for recompute in (False, True):
+            set_recompute(made, recompute)
+            seed_noise(made, seeded(1))
+            point = IMAGES.clone().requires_grad_()
+            found += [torch.autograd.grad(made(point).square().sum(), point)[0]]
+        torch.testing.assert_close(*found)

@@ -3,6 +3,7 @@
 import copy
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,10 @@ def no_network():
 
 def plain(num_classes, in_channels):
     return nn.Sequential(nn.Flatten(), nn.LazyLinear(num_classes))
+
+def strided(num_classes, in_channels):
+    down = [nn.Conv2d(in_channels if not n else 8, 8, 3, 2, 1) for n in range(5)]
+    return nn.Sequential(*down, nn.Flatten(), nn.Linear(8, num_classes))
 
 ready = Net(10, 3)
 """
@@ -270,6 +275,19 @@ class TestTrained:
         assert "--trust-code" in capsys.readouterr().err
         assert imported() == 0
         assert main([*evaluate, "--trust-code"]) == 0
+
+    def test_bfloat16_that_nobody_asked_for_is_left_out_where_torch_is_wrong(self, monkeypatch):
+        monkeypatch.setattr("enresnet.training.engine.fast_bfloat16", lambda _: True)
+        config = RunConfig("own_networks:strided", "digits", RECIPE, limit=60)
+        for out, model, precision in (("a", config.model, "32"), ("b", SOURCE, "bf16")):
+            run = train(replace(config, model=model), out)
+            assert run.config.precision == precision
+        (row,) = Run.open("a").metrics()
+        assert "precision is 32: in bf16 torch computes wrong gradients of" in row["note"]
+        assert train(config, "a").finished  # the same call finds it
+        with pytest.raises(ValueError, match="precision is bf16, and in bf16 torch computes"):
+            train(replace(config, precision="bf16"), "c")
+        assert not Path("c").exists()
 
     def test_a_teacher_that_names_code(self, capsys):
         assert train(RunConfig(SOURCE, "digits", RECIPE, limit=60), "teacher").finished

@@ -166,6 +166,35 @@ def test_images_that_meet_where_no_gradient_goes_stay_together(attack):
     assert monitored[-5:] == [len(images)] * 5
 
 
+class MeetsLate(Small):
+    """From the fifth image on, they have to do with each other."""
+
+    def forward(self, x):
+        y = self.conv(x)
+        return self.pooled(torch.cat([y[:4], y[4:] + y[4:].mean(dim=0)]) if len(y) > 4 else y)
+
+
+class MeetsInBright(Small):
+    """Bright images take something from all others."""
+
+    def forward(self, x):
+        bright = functional.relu(x.mean(dim=(1, 2, 3), keepdim=True) - 0.8)
+        y = self.conv(x)
+        return self.pooled(y - bright * y.sum(dim=0))
+
+
+@pytest.mark.parametrize("kind", [MeetsLate, MeetsInBright])
+def test_some_images_that_meet_are_found_among_others(kind):
+    assert images_meet(kind().eval(), IMAGES)
+    with frozen(kind().eval(), few=IMAGES) as call:
+        assert not getattr(call, "separable", False)
+
+
+def test_probabilities_do_not_make_images_meet():
+    network = Small()
+    assert not images_meet(lambda x: network.pooled(network.conv(x)).softmax(dim=1), IMAGES)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_rounding_alone_does_not_make_images_meet(dtype):
     network = CallsByKeyword().to(dtype).eval()

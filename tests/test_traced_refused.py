@@ -4,6 +4,7 @@ import logging
 import random
 import re
 import time
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -206,6 +207,60 @@ class Hooked(PostActivation):
         self.conv1.register_forward_hook(lambda *_: None)
 
 
+class ClassCount(PostActivation):
+    """Counts its calls on the class."""
+
+    counted_calls: ClassVar[list[int]] = [0]
+
+    def forward(self, x):
+        self.counted_calls[0] += 1
+        return super().forward(x)
+
+
+class DefaultCount(PostActivation):
+    """Counts its calls in a default argument."""
+
+    def forward(self, x, count=[0]):  # noqa: B006
+        count[0] += 1
+        return super().forward(x)
+
+
+def count_here():
+    count_here.times += 1
+    return 1.0
+
+
+count_here.times = 0
+
+
+class FunctionCount(PostActivation):
+    """Counts its calls on a function."""
+
+    def forward(self, x):
+        return count_here() * super().forward(x)
+
+
+def counter():
+    times = 0
+
+    def count():
+        nonlocal times
+        times += 1
+        return 1.0
+
+    return count
+
+
+COUNT = counter()
+
+
+class ClosureCount(PostActivation):
+    """Counts its calls in a closure."""
+
+    def forward(self, x):
+        return COUNT() * super().forward(x)
+
+
 @pytest.mark.parametrize(
     ("block", "reason"),
     [
@@ -228,6 +283,10 @@ class Hooked(PostActivation):
         (Silent, "not used"),
         (FileDice, "draws random numbers"),
         (FileCount, "changes FILE_COUNT, which its file holds"),
+        (ClassCount, "changes counted_calls, which the class ClassCount holds"),
+        (DefaultCount, "changes a default argument of DefaultCount.forward"),
+        (FunctionCount, "changes an attribute of count_here"),
+        (ClosureCount, "changes times, which a closure holds"),
         (Clock, "reads the clock or the system's entropy .time.time"),
         (Entropy, "reads the clock or the system's entropy .os.urandom"),
         (HalfBlind, "switches autograd off for a part"),

@@ -6,12 +6,12 @@ Who takes an image out of such a batch changes the answers about the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
-FEW = 3  # images that are tried together
+FEW = 6  # images that are tried together
 DRAWS = 8  # of a network's noise, at most
 CALLS = 5  # of a model whose gradient the first draw shows
 CLOSE = 1e-3  # by how much rounding may change logits, relative to their spread
@@ -39,6 +39,8 @@ def images_meet(call: Call, images: Tensor) -> bool:
     if len(few) == 1:
         other = torch.rand(few.shape, generator=torch.Generator().manual_seed(0))
         few = torch.cat([few, other.to(few)])
+    if len(few) > 2:
+        few[-1] = 1  # a white image: some meet only bright ones
     by_gradient = _gradients_meet(call, few)
     return by_gradient or _answers_differ(call, few, noisy=by_gradient is None)
 
@@ -47,9 +49,10 @@ def images_meet(call: Call, images: Tensor) -> bool:
 def _gradients_meet(call: Call, few: Tensor) -> bool | None:
     """Return whether a row's logits have a gradient at other images; None if some row's is flat.
 
-    A network with dropout is flat in some draws, so several are looked at.
+    A network with dropout is flat in some draws, so several are looked at. Of the last of three or
+    more, a white image, that says nothing.
     """
-    flat = set(range(len(few)))
+    flat = set(range(max(2, len(few) - 1)))
     for _ in range(DRAWS):
         leaf = few.clone().requires_grad_()
         try:
@@ -58,24 +61,33 @@ def _gradients_meet(call: Call, few: Tensor) -> bool | None:
             return None
         if not logits.requires_grad:
             return None
-        for row in range(len(few)):
+        weights = torch.outer(
+            torch.linspace(1, 2, len(few)), torch.linspace(1, -1, logits.shape[1])
+        ).to(logits.device)
+        for rows in _groups(len(few)):
             try:
-                found = _gradient(logits[row].float().sum(), leaf)
+                found = _gradient((logits.float() * weights)[rows].sum(), leaf)
             except RuntimeError as error:
                 if type(error) is not RuntimeError:  # such as that memory is out
                     raise
                 return None
             if found is None:
                 return None
-            gradient = found.clone()
-            if gradient[row].any():
-                flat.discard(row)
-            gradient[row] = 0
-            if gradient.any():
+            sloped = found.flatten(1).any(dim=1)
+            flat.difference_update(row for row in rows if sloped[row])
+            sloped[rows] = False
+            if sloped.any():
                 return True
         if not flat:
             return False
     return None
+
+
+def _groups(count: int) -> Iterator[list[int]]:
+    """Yield groups of rows: of any two rows, one group has the first and not the second."""
+    for digit in range((count - 1).bit_length()):
+        for value in (0, 1):
+            yield [row for row in range(count) if row >> digit & 1 == value]
 
 
 def _gradient(value: Tensor, leaf: Tensor) -> Tensor | None:

@@ -24,6 +24,7 @@ from enresnet.common.randomness import checked_generator
 from enresnet.models.architecture import STD_OVER, StdOver
 from enresnet.models.first_order_only import LOOPS, first_only
 from enresnet.models.noise_operators import draw_key, in_one_piece, inject, is_dense
+from enresnet.models.second_pass import check_first_pass
 
 DEFAULT_NOISE = 0.1
 _COMPILED = ("compiled", 0)  # where the draws of compiled code stand, among those of devices
@@ -139,6 +140,7 @@ def inject_noise(
         TypeError: ``noise`` is not a number, or ``generator`` not a generator.
         ValueError: ``noise`` is negative, ``std_over`` is unknown, or ``x`` is not floating point
             or has fewer than two dimensions.
+        OtherNoiseError: This is a second pass, such as of gradient checkpointing.
 
     Example::
 
@@ -162,6 +164,7 @@ def _injected(x: Tensor, noise: float, std_over: StdOver, stream: NoiseStream) -
         return x
     if torch.compiler.is_compiling():
         return _compiled(x, noise, std_over, stream)
+    check_first_pass()
     if std_over == "example" and native.supports(x):
         injected: Tensor = _Inject.apply(x, noise, stream.key())  # type: ignore[no-untyped-call]
         return injected

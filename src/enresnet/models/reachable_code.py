@@ -73,12 +73,30 @@ class ReachableCode:
                 yield value
 
     def names(self) -> Iterator[tuple[str, Any]]:
-        """Yield what the names in their code stand for in their files, where that is data."""
+        """Yield the data that their code can change, each with words for where it is held.
+
+        That is what names stand for in their files, what their classes and closures hold, default
+        arguments, and what is stored on functions.
+        """
+        named: set[str] = set()
         for function in self._functions.values():
-            for name in _names_in(function.__code__):
+            named.update(names := _names_in(function.__code__))
+            for name in names:
                 value = function.__globals__.get(name)
                 if _is_data(value, function.__module__):
-                    yield name, value
+                    yield f"{name}, which its file holds", value
+            for name, value in zip(function.__code__.co_freevars, _cells(function), strict=True):
+                if _is_data(value, function.__module__):
+                    yield f"{name}, which a closure holds", value
+            own = f"of {function.__qualname__}"
+            yield f"a default argument {own}", function.__defaults__
+            yield f"a default argument {own}", function.__kwdefaults__
+            yield f"an attribute {own}", vars(function)
+        for kind in self._kinds:
+            for each in _own(kind):
+                for name, value in list(vars(each).items()):
+                    if name in named and _is_data(value, each.__module__):
+                        yield f"{name}, which the class {each.__name__} holds", value
 
     def entropy(self) -> str:
         """Return how they read the clock or the system's entropy, such as time.time; "" if not."""
@@ -147,12 +165,17 @@ def _named(function: types.FunctionType) -> list[Any]:
 
 
 def _closed_over(function: types.FunctionType) -> list[Any]:
-    found = []
+    return [value for value in _cells(function) if value is not None]
+
+
+def _cells(function: types.FunctionType) -> list[Any]:
+    """Return what the names of a closure stand for; None for one that is empty as yet."""
+    found: list[Any] = []
     for cell in function.__closure__ or ():
         try:
             found.append(cell.cell_contents)
-        except ValueError:  # it is empty as yet
-            continue
+        except ValueError:
+            found.append(None)
     return found
 
 

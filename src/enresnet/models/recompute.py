@@ -17,6 +17,7 @@ from enresnet.common.randomness import TorchState
 from enresnet.models.batchnorm_statistics import statistics_held
 from enresnet.models.first_order_only import first_only
 from enresnet.models.noise import NoiseStream, streams_of
+from enresnet.models.second_pass import same_noise
 
 
 def lean_call(
@@ -76,7 +77,8 @@ def _replayed(noise: dict[NoiseStream, Any]) -> Iterator[None]:
     try:
         for stream, state in noise.items():
             stream.set_state(state)
-        yield
+        with same_noise():
+            yield
     finally:
         for stream, state in now.items():
             stream.set_state(state)

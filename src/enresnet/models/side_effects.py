@@ -74,7 +74,7 @@ class StateBefore:
             return f"its forward reads the clock or the system's entropy ({entropy})"
         for now, (name, value) in zip(self._named(), self._names, strict=False):
             if now != (name, value):
-                return f"its forward changes {name}, which its file holds"
+                return f"its forward changes {name}"
         for module, before in zip(self._modules, self._held, strict=True):
             if _held(module) != before:
                 return f"the forward of {type(module).__name__} changes the module"

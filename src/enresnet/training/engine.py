@@ -16,6 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
@@ -64,6 +65,8 @@ class Engine:
 
     Attributes:
         precision: The precision in use, never ``"auto"``.
+        automatic: Whether it was chosen here.
+        note: Why it is not the one that the hardware suggests; "" if it is.
         processes: The number of processes on all machines.
 
     Raises:
@@ -108,11 +111,23 @@ class Engine:
             raise ValueError(
                 "sync_batchnorm needs GPUs: on CPUs torch has only statistics of one process each"
             )
-        self._fabric = _fabric(accelerator, devices, nodes, self.processes, precision)
+        self._in = partial(_fabric, accelerator, devices, nodes, self.processes)
+        self._fabric = self._in(precision)
         self.precision: TrainingPrecision = precision
-        if precision == "auto":
+        self.automatic = precision == "auto"
+        self.note = ""
+        if self.automatic:
             self.precision = "bf16" if fast_bfloat16(self._fabric.device) else "32"
-            self._fabric = _fabric(accelerator, devices, nodes, self.processes, self.precision)
+            self._fabric = self._in(self.precision)
+
+    def fall_back(self, why: str) -> None:
+        """Compute in float32 after all; before :meth:`launch`, and if the precision is automatic.
+
+        Args:
+            why: The reason, for the note on the first epoch.
+        """
+        self.precision, self.note = "32", f"precision is 32: {why}"
+        self._fabric = self._in("32")
 
     @classmethod
     def for_model(cls, model: nn.Module) -> Engine:

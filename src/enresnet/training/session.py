@@ -11,6 +11,8 @@ from pathlib import Path
 from enresnet.common import checks
 from enresnet.common.files import remove_leftovers
 from enresnet.common.processes import first_process
+from enresnet.common.randomness import torch_seeded
+from enresnet.data import DataSet
 from enresnet.models import names_code
 from enresnet.training.callbacks import Callback, Picture, TensorBoard
 from enresnet.training.engine import Engine, LostProcessError
@@ -20,6 +22,7 @@ from enresnet.training.keeper import Keeper
 from enresnet.training.memory import networks_of
 from enresnet.training.run import LOCK, Run
 from enresnet.training.run_config import RunConfig
+from enresnet.training.strides import wrong_in_bfloat16
 from enresnet.training.trainer import Trainer
 
 
@@ -94,6 +97,7 @@ def train(
         Run.open(out).check_resumable()  # before the data is read, or even fetched
     data = config.load_data()
     data.check_classes()
+    _choose_precision(engine, config, data)
     config = replace(
         config,
         fingerprint=data.fingerprint,
@@ -223,6 +227,25 @@ def resume(
         other_loops=other_loops,
         trust_code=trust_code,
     )
+
+
+def _choose_precision(engine: Engine, config: RunConfig, data: DataSet) -> None:
+    """Take float32 if nobody asked for bfloat16, and torch is wrong in it on this network.
+
+    Ours never has strides that are too large for its images.
+    """
+    if not engine.automatic or engine.precision != "bf16" or ":" not in config.model:
+        return
+    if engine.device.type != "cpu":
+        return
+    few = data.train.batch(slice(2))[0]
+    try:
+        with torch_seeded(0, few.device):
+            why = wrong_in_bfloat16(config.create_model(data), few)
+    except Exception:  # what is wrong with the network is told where it is trained
+        return
+    if why:
+        engine.fall_back(why)
 
 
 @dataclass(frozen=True)

@@ -40,13 +40,21 @@ def outstripped_convolution(model: nn.Module, images: Tensor) -> str:
     return found[0] if found else ""
 
 
+def wrong_in_bfloat16(model: nn.Module, images: Tensor) -> str:
+    """Return in words whose gradients torch computes wrongly in bfloat16 on a CPU; "" if none."""
+    if images.device.type != "cpu" or not (name := outstripped_convolution(model, images)):
+        return ""
+    height, width = images.shape[2:]
+    return (
+        f"in bf16 torch computes wrong gradients of {name} on a CPU, whose stride is larger than "
+        f"the input that images of {height} x {width} leave it"
+    )
+
+
 def check_strides(model: nn.Module, images: Tensor, precision: str) -> None:
     """Refuse a training in which torch would compute wrong gradients."""
-    if precision != "bf16" or images.device.type != "cpu":
-        return
-    if name := outstripped_convolution(model, images):
+    if precision == "bf16" and (why := wrong_in_bfloat16(model, images)):
         raise ValueError(
-            f"precision is bf16, in which torch computes wrong gradients of {name} on a CPU: its "
-            f"stride is larger than the input that images of {images.shape[2]} x {images.shape[3]} "
-            "leave it; take precision 32, larger images, or a network with fewer strides"
+            f"precision is bf16, and {why}; take precision 32, larger images, or a network with "
+            "fewer strides"
         )

@@ -247,6 +247,8 @@ class Trainer:
             if self._average is not None:
                 self._average.follow_weights(self.model)
         notes = [self._watch_for_collapse()]
+        if self.engine.note and at.epoch == 0:
+            notes.append(self.engine.note)
         if self._never_halved and at.epoch == 0:
             notes.append(f"low_resolution is left out: {self._never_halved}")
         weights = [] if self._weights is None else self._weights.values()

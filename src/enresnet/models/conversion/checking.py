@@ -19,6 +19,7 @@ from enresnet.models.conversion.example import (
 from enresnet.models.conversion.noisy import ClonedNoise, with_noise
 from enresnet.models.conversion.residuals import Residual, Residuals
 from enresnet.models.noise import NoiseInjection, NoiseStream, noise_modules
+from enresnet.models.second_pass import OtherNoiseError
 
 _TRIED = 0.3  # the noise with which a conversion is checked
 
@@ -76,6 +77,12 @@ def check_conversion(model: nn.Module, residuals: Residuals, example: Tensor | N
             "model cannot be converted: its logits do not change with the noise; "
             + name_blocks(model)
         )
+    try:
+        _gradients(noisy, [images])
+    except OtherNoiseError as error:
+        raise ValueError(f"model cannot be converted: {error}") from error
+    except Exception:  # it has no gradient
+        pass
     if not agree(noisy, answer_with(_TRIED, _InPlaceNoise)):
         places = [
             f"{place.module or 'the network itself'} ({place.kind})"

@@ -96,6 +96,10 @@ def _own_noise(module: nn.Module, node: fx.Node) -> NoiseInjection | None:
 def _noise_after(module: nn.Module, _: Any, output: Any) -> Any:
     """Add noise to a module's output: a tensor, or the first of a tuple."""
     injection = getattr(module, NOISE)
-    if isinstance(output, tuple):
-        return (injection(output[0]), *output[1:])
-    return injection(output)
+    first, *others = output if isinstance(output, tuple) and output else (output,)
+    if not isinstance(first, Tensor):
+        raise TypeError(
+            f"the block {type(module).__name__} returns a {type(first).__name__}, to which no "
+            "noise can be added: name one that returns a tensor, or a tuple that begins with one"
+        )
+    return (injection(first), *others) if isinstance(output, tuple) else injection(first)
