@@ -76,7 +76,7 @@ def runs(tmp_path, monkeypatch):
 
 class TestPairs:
     def test_the_networks_in_the_box(self, pair):
-        assert pair.name == "resnet8 and en3_resnet8, trained on digits"
+        assert pair.name == "resnet8 and en3_resnet8 (digits)"
         assert (pair.epsilon, pair.image_shape) == (51, DIGIT)
         assert pair.has_test_images()
 
@@ -94,10 +94,10 @@ class TestPairs:
             replace(noisy, name="en5_resnet20@cifar100-fast", data="cifar100"),
         ]
         assert [pair.name for pair in list_pairs([*digits, *more])] == [
-            "resnet8 and en3_resnet8, trained on digits",
-            "resnet20 and en2_resnet20, trained on cifar10-fast",
-            "resnet20 and en1_resnet20+en1_resnet32, trained on cifar10-fast",
-            "resnet32 and en1_resnet20+en1_resnet32, trained on cifar10-fast",
+            "resnet8 and en3_resnet8 (digits)",
+            "resnet20 and en2_resnet20 (cifar10-fast)",
+            "resnet20 and en1_resnet20+en1_resnet32 (cifar10-fast)",
+            "resnet32 and en1_resnet20+en1_resnet32 (cifar10-fast)",
             "resnet20@cifar10-fast and en5_resnet20@cifar10-long",
         ]
 
@@ -107,7 +107,7 @@ class TestPairs:
             pair = pair_of_runs(*named)
             assert pair.base.name == f"resnet8@{base}"
             assert pair.ensemble.name == f"en2_resnet8@{ensemble}"
-            assert pair.name == "resnet8 and en2_resnet8, your runs on images"
+            assert pair.name == "resnet8 and en2_resnet8 (runs on images)"
             assert (pair.image_shape, len(pair.classes)) == ((3, 12, 12), 3)
             assert pair.classes == ("cat", "dog", "owl")
         images, labels = pair.test_images().batch(slice(1))

@@ -48,9 +48,9 @@ class Pair:
         """Both networks, and what they were trained on."""
         names = f"{_network(self.base)} and {_network(self.ensemble)}"
         if isinstance(self.ensemble, RunNetwork):  # whose folder is shown beside its answers
-            return f"{names}, your runs on {Path(self.ensemble.data).name}"
+            return f"{names} (runs on {Path(self.ensemble.data).name})"
         if _trained(self.base) == _trained(self.ensemble):
-            return f"{names}, trained on {_trained(self.base)}"
+            return f"{names} ({_trained(self.base)})"
         return f"{self.base.name} and {self.ensemble.name}"
 
     @property
