@@ -140,7 +140,7 @@ def inject_noise(
         TypeError: ``noise`` is not a number, or ``generator`` not a generator.
         ValueError: ``noise`` is negative, ``std_over`` is unknown, or ``x`` is not floating point
             or has fewer than two dimensions.
-        OtherNoiseError: This is a second pass, such as of gradient checkpointing.
+        RuntimeError: This is a second pass, such as of gradient checkpointing.
 
     Example::
 
