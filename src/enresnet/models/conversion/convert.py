@@ -79,7 +79,8 @@ def feynman_kac(
     Raises:
         TypeError: The model is no ``nn.Module`` of Python code, or ``builder`` returns none.
         ValueError: The model has noise already, there is no residual connection, the network cannot
-            be looked into, or noise would not reach all that reads a residual mapping's output.
+            be looked into, noise would not reach all that reads a residual mapping's output, or
+            gradient checkpointing would draw other noise in the backward pass.
 
     Shape:
         - example: N x C x H x W
