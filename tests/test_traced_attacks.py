@@ -97,7 +97,7 @@ class TestEarlyStop:
         given = (lambda x: model(x)) if wrapped else model
         MEETING[name]()(given, images, labels, seed=0)
         # A few images are asked about, whether they meet and whether answers stay the same.
-        assert set(sizes) <= {8, *((3, 4) if name in ("square", "strongest") else ())}
+        assert set(sizes) <= {8, *((4, 6) if name in ("square", "strongest") else ())}
         assert sizes.count(8) > 10
 
     def test_settings_tell_of_it_where_there_is_one(self):

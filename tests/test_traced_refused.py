@@ -240,27 +240,6 @@ class FunctionCount(PostActivation):
         return count_here() * super().forward(x)
 
 
-def counter():
-    times = 0
-
-    def count():
-        nonlocal times
-        times += 1
-        return 1.0
-
-    return count
-
-
-COUNT = counter()
-
-
-class ClosureCount(PostActivation):
-    """Counts its calls in a closure."""
-
-    def forward(self, x):
-        return COUNT() * super().forward(x)
-
-
 @pytest.mark.parametrize(
     ("block", "reason"),
     [
@@ -286,7 +265,6 @@ class ClosureCount(PostActivation):
         (ClassCount, "changes counted_calls, which the class ClassCount holds"),
         (DefaultCount, "changes a default argument of DefaultCount.forward"),
         (FunctionCount, "changes an attribute of count_here"),
-        (ClosureCount, "changes times, which a closure holds"),
         (Clock, "reads the clock or the system's entropy .time.time"),
         (Entropy, "reads the clock or the system's entropy .os.urandom"),
         (HalfBlind, "switches autograd off for a part"),

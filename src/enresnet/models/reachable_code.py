@@ -75,8 +75,8 @@ class ReachableCode:
     def names(self) -> Iterator[tuple[str, Any]]:
         """Yield the data that their code can change, each with words for where it is held.
 
-        That is what names stand for in their files, what their classes and closures hold, default
-        arguments, and what is stored on functions.
+        That is what names stand for in their files, what their classes hold, default arguments, and
+        what is stored on functions; not what closures hold, in which wrappers count calls.
         """
         named: set[str] = set()
         for function in self._functions.values():
@@ -85,9 +85,6 @@ class ReachableCode:
                 value = function.__globals__.get(name)
                 if _is_data(value, function.__module__):
                     yield f"{name}, which its file holds", value
-            for name, value in zip(function.__code__.co_freevars, _cells(function), strict=True):
-                if _is_data(value, function.__module__):
-                    yield f"{name}, which a closure holds", value
             own = f"of {function.__qualname__}"
             yield f"a default argument {own}", function.__defaults__
             yield f"a default argument {own}", function.__kwdefaults__
@@ -165,17 +162,12 @@ def _named(function: types.FunctionType) -> list[Any]:
 
 
 def _closed_over(function: types.FunctionType) -> list[Any]:
-    return [value for value in _cells(function) if value is not None]
-
-
-def _cells(function: types.FunctionType) -> list[Any]:
-    """Return what the names of a closure stand for; None for one that is empty as yet."""
-    found: list[Any] = []
+    found = []
     for cell in function.__closure__ or ():
         try:
             found.append(cell.cell_contents)
-        except ValueError:
-            found.append(None)
+        except ValueError:  # it is empty as yet
+            continue
     return found
 
 
