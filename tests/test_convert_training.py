@@ -176,11 +176,12 @@ class Checkpointed(Net):
     """Runs its blocks again in the backward pass, to save memory."""
 
     again = True
+    reentrant = False
 
     def forward(self, images):
         x = self.stem(images)
         for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=False) if self.again else block(x)
+            x = checkpoint(block, x, use_reentrant=self.reentrant) if self.again else block(x)
         return self.head(x.mean(dim=(2, 3)))
 
 
@@ -199,6 +200,12 @@ class TestGradientCheckpointing:
     def test_it_is_refused(self):
         with pytest.raises(ValueError, match="would meet other noise there.*set_recompute"):
             feynman_kac(Checkpointed(Residual(), Residual()))
+
+    def test_where_it_hides_the_blocks_from_autograd_the_reason_is_said(self):
+        network = Checkpointed(Residual(), Residual())
+        network.reentrant = True
+        with pytest.raises(ValueError, match="gradient checkpointing with use_reentrant=True"):
+            feynman_kac(network)
 
     def test_switched_on_later_it_is_an_error(self):
         network = Checkpointed(Residual(), Residual())

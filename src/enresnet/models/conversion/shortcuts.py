@@ -10,9 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 NO_TENSORS = "it does not add tensors"  # as of two numbers, which no one asks about
+_NO_GRADIENTS = (
+    "gradients are switched off where it runs, as by torch.no_grad or by gradient checkpointing "
+    "with use_reentrant=True; convert the network without it"
+)
 # Steps of autograd that a projection may take, where one input of theirs depends on the images.
 _PROJECTIONS = (
     "Convolution",
@@ -52,6 +57,8 @@ def no_residual(one: Any, two: Any) -> str:
     """Return why an addition of these is no residual mapping; "" if it is one."""
     if not isinstance(one, Tensor) or not isinstance(two, Tensor):
         return NO_TENSORS
+    if not torch.is_grad_enabled():
+        return _NO_GRADIENTS
     if not one.requires_grad or not two.requires_grad:
         return "a term does not depend on the images"
     if one.shape != two.shape:
