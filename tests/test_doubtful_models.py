@@ -4,6 +4,7 @@ import os
 import random
 import subprocess
 import sys
+import uuid
 
 import numpy as np
 import pytest
@@ -123,6 +124,49 @@ def test_a_model_that_draws_is_not_taken_for_deterministic(draw, kind):
     result = evaluate(model, (images, labels), [], draws=3)
     assert not result.natural.deterministic
     assert result.natural.draws == 3
+
+
+class Stored:
+    """What a library's base class may have beside a forward."""
+
+    def store(self):
+        return str(uuid.uuid4())
+
+    def __getattr__(self, name):
+        return super().__getattr__(name)
+
+
+@pytest.mark.parametrize("call", ["none", "named", "getattr", "through another"])
+def test_the_clock_and_entropy_count_where_a_forward_may_call_them(call):
+    inner, images, labels = linear_problem()
+
+    class Storing(Stored, nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = inner
+
+        def helper(self):
+            return self.store()
+
+    class Named(Storing):
+        def forward(self, x):
+            return self.inner(x) if self.store() else x
+
+    class Getting(Storing):
+        def forward(self, x):
+            return self.inner(x) if getattr(self, "store")() else x  # noqa: B009
+
+    class Through(Storing):
+        def forward(self, x):
+            return self.inner(x) if self.helper() else x
+
+    class Plain(Storing):
+        def forward(self, x):
+            return self.inner(x)
+
+    kind = {"none": Plain, "named": Named, "getattr": Getting, "through another": Through}[call]
+    result = evaluate(kind(), (images, labels), [], draws=3)
+    assert result.natural.deterministic is (call == "none")
 
 
 @pytest.mark.parametrize("place", ["nowhere", "field"])

@@ -8,7 +8,12 @@ from torch import nn
 from torch.nn.modules import module
 
 from enresnet.attacks import FGSM, IFGSM
-from enresnet.attacks.known_networks import is_batch_independent, is_deterministic, our_network
+from enresnet.attacks.known_networks import (
+    is_batch_independent,
+    is_deterministic,
+    is_separable,
+    our_network,
+)
 from enresnet.models import (
     Ensemble,
     NoiseInjection,
@@ -20,6 +25,30 @@ from enresnet.models import (
 from enresnet.models.frozen import FrozenEnsemble, FrozenResNet, frozen
 from enresnet.models.noise import noise_modules
 from problems import random_problem, seeded
+
+
+def _set(place, name):
+    """Return what wraps a part of a network in a Sequential."""
+
+    def change(model):
+        owner = model.get_submodule(place)
+        setattr(owner, name, nn.Sequential(getattr(owner, name)))
+
+    return change
+
+
+SURGERY = {
+    "classifier": lambda m: setattr(
+        m, "classifier", nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 10))
+    ),
+    "stem": _set("", "stem"),
+    "bn": _set("", "bn"),
+    "convolution": _set("stages.0.0", "conv1"),
+    "shortcut": _set("stages.1.0", "shortcut"),
+    "noise": lambda m: setattr(m.stages[0][0], "noise", nn.Sequential()),
+    "one more layer": lambda m: m.stages[0].append(nn.Conv2d(16, 16, 1, bias=False)),
+    "stages": lambda m: setattr(m, "stages", nn.ModuleList([nn.Sequential(*m.stages)])),
+}
 
 
 def is_fast(model):
@@ -214,6 +243,28 @@ class TestWhoIsOurs:
             for way in (model, call):
                 with pytest.raises(RuntimeError, match="same dtype|type"):
                     way(images)
+
+    def test_batchnorm_without_statistics_makes_it_another(self):
+        """It takes those of the batch, so that images meet, also in evaluation."""
+        model = create_model("resnet8", generator=seeded()).eval()
+        for part in model.modules():
+            if isinstance(part, nn.BatchNorm2d):
+                part.track_running_stats, part.running_mean, part.running_var = False, None, None
+        assert not is_batch_independent(model)
+        assert not is_separable(model)
+        assert not is_fast(model)
+
+    @pytest.mark.parametrize("change", SURGERY)
+    def test_parts_in_other_places_make_it_another(self, change):
+        model = create_model("resnet8", generator=seeded()).eval()
+        images, labels = random_problem((4, 3, 16, 16), classes=10)
+        SURGERY[change](model)
+        model.eval()
+        assert our_network(model) is None
+        assert not is_fast(model)
+        with frozen(model, few=images) as call, torch.no_grad():
+            torch.testing.assert_close(call(images), model(images))
+        assert IFGSM(steps=2)(model, images, labels).shape == images.shape
 
     @pytest.mark.parametrize("kind", ["named alike", "random", "mixing"])
     def test_a_layer_of_another_kind_makes_it_another(self, kind):

@@ -17,7 +17,7 @@ from enresnet.models import (
     set_recompute,
     without_noise,
 )
-from enresnet.models.noise import standard_deviation
+from enresnet.models.noise import NoiseStream, standard_deviation
 from enresnet.models.noise_operators import draw_key, inject, inject_backward
 from problems import seeded
 
@@ -110,6 +110,21 @@ def test_compiled_without_a_break_it_draws_anew_and_a_seed_repeats(std_over):
     assert ((plain.mean(dim=0) - drawn.mean(dim=0)).abs() < error).all()
     set_noise(model, 0.0)
     torch.testing.assert_close(compiled(IMAGES), model(IMAGES), rtol=1e-4, atol=1e-4)
+
+
+def test_compiled_it_starts_from_where_the_generator_stands():
+    generator = seeded(5)
+    models = [create_model("en1_resnet8", generator=generator).eval() for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    with torch.no_grad():
+        one, two = (torch.compile(m, backend="aot_eager")(IMAGES) for m in models)
+    assert not torch.equal(one, two)
+    first = NoiseStream(seeded(5))
+    drawn = seeded(5)
+    torch.rand(100, generator=drawn)
+    assert NoiseStream(drawn).compiled != first.compiled
+    first.manual_seed(7)
+    assert NoiseStream(seeded(7)).compiled == first.compiled
 
 
 def test_compiled_it_can_be_trained():

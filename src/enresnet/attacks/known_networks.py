@@ -6,7 +6,7 @@ from torch import nn
 
 from enresnet.models import Ensemble, ResNet
 from enresnet.models.frozen import FrozenCall
-from enresnet.models.frozen.fold import is_listened_to, known_parts
+from enresnet.models.frozen.fold import is_as_made, is_listened_to
 from enresnet.models.interface import Model
 from enresnet.models.noise import noise_modules
 
@@ -21,16 +21,13 @@ def our_network(model: Model) -> ResNet | Ensemble | None:
     plain = owner is model or getattr(model, "__name__", "") in ("forward", "__call__")
     if not plain or not isinstance(owner, ResNet | Ensemble):
         return None
-    known = known_parts() | {Ensemble}
-    if any(type(part) not in known or is_listened_to(part) for part in owner.modules()):
-        return None
     return owner if _is_ours(owner) else None
 
 
 def _is_ours(module: nn.Module) -> bool:
     if type(module) is Ensemble:
-        return all(_is_ours(member) for member in module.members)
-    return type(module) is ResNet
+        return not is_listened_to(module) and all(_is_ours(member) for member in module.members)
+    return type(module) is ResNet and is_as_made(module)
 
 
 def is_batch_independent(model: Model, call: object = None) -> bool:

@@ -10,6 +10,7 @@ a * std * sqrt(L).
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -43,14 +44,15 @@ class NoiseStream:
 
     Attributes:
         source: The generator that it was given, or its own.
-        compiled: Where the draws of compiled code stand, which cannot ask a generator: it starts
-            from where that stands when the stream is made or seeded.
+        compiled: Where the draws of compiled code stand, which cannot ask a generator. They start
+            from where that stands when the stream is made or seeded; they do not move it, and do
+            not see that it moves.
     """
 
     def __init__(self, generator: torch.Generator | None = None) -> None:
         self.source = checked_generator(generator)
         self._on_device = {_place(self.source.device): self.source}
-        self.compiled = torch.tensor(self.source.initial_seed() & (2**63 - 1))
+        self.compiled = torch.tensor(_number_of_state(self.source))
 
     def get_state(self) -> dict[tuple[str, int], Tensor]:
         """Return where the stream stands, on each of its devices."""
@@ -68,7 +70,7 @@ class NoiseStream:
     def manual_seed(self, seed: int) -> None:
         """Start the stream anew, on each of its devices."""
         self.source.manual_seed(seed)
-        self.compiled.fill_(seed & (2**63 - 1))
+        self.compiled.fill_(_number_of_state(self.source))
         own = _place(self.source.device)
         self._on_device = {own: self.source}  # others are seeded by the first when they are needed
 
@@ -97,6 +99,12 @@ class NoiseStream:
 def _place(device: torch.device) -> tuple[str, int]:
     # "cuda" and "cuda:0" are one place but not equal as devices.
     return device.type, device.index or 0
+
+
+def _number_of_state(generator: torch.Generator) -> int:
+    """Return a number that stands for where a generator stands, without a draw."""
+    digest = hashlib.sha256(generator.get_state().numpy().tobytes()).digest()
+    return int.from_bytes(digest[:8], "little") & (2**63 - 1)
 
 
 def _draw_seed(generator: torch.Generator) -> int:
@@ -289,8 +297,9 @@ def seed_noise(model: nn.Module, generator: torch.Generator) -> None:
     """Let all noise of a model come from one generator from now on.
 
     One seed gives the same noise for the same calls. The generator is used as it is: reseeding it
-    later reseeds the model's noise. A model compiled by ``torch.compile`` draws other numbers from
-    the same seed than one that is not: compiled code cannot ask a generator.
+    later reseeds the model's noise. A model compiled by ``torch.compile`` cannot ask a generator.
+    It draws other numbers, which start from where the generator stands at this call: call this
+    again to reseed them, and give two compiled models generators of their own.
 
     Args:
         model: A model; modules without noise are left alone.

@@ -51,14 +51,9 @@ class ReachableCode:
 
     def __init__(self, owners: list[Any]) -> None:
         self._kinds = {type(owner): None for owner in owners if isinstance(owner, nn.Module)}
-        found = [function for kind in self._kinds for function in _methods(kind)]
-        found += [f for o in owners if not isinstance(o, nn.Module) for f in _functions_in(o)]
-        self._functions: dict[types.CodeType, types.FunctionType] = {}
-        while found and len(self._functions) < MOST:
-            function = found.pop()
-            if function.__code__ not in self._functions and not _is_known(function):
-                self._functions[function.__code__] = function
-                found += [f for value in _named(function) for f in _functions_in(value)]
+        self._own = [f for o in owners if not isinstance(o, nn.Module) for f in _functions_in(o)]
+        methods = [f for kind in self._kinds for _, f in _methods(kind)]
+        self._functions = _with_all_named([*methods, *self._own])
 
     def generators(self) -> Iterator[Any]:
         """Yield the random generators in their files, classes and closures."""
@@ -96,8 +91,12 @@ class ReachableCode:
                         yield f"{name}, which the class {each.__name__} holds", value
 
     def entropy(self) -> str:
-        """Return how they read the clock or the system's entropy, such as time.time; "" if not."""
-        for function in self._functions.values():
+        """Return how they read the clock or the system's entropy, such as time.time; "" if not.
+
+        Of methods only those count that a forward may call: classes of libraries have others, which
+        store and send what the class holds.
+        """
+        for function in self._called_by_forward().values():
             names = _names_in(function.__code__)
             values = [function.__globals__.get(name) for name in names]
             values += [sys.modules.get(name) for name in _imports_in(function.__code__)]
@@ -113,6 +112,22 @@ class ReachableCode:
                     return str(getattr(value, "__name__", value))
         return ""
 
+    def _called_by_forward(self) -> dict[types.CodeType, types.FunctionType]:
+        """Return what a forward reaches, where a method's name in code may mean any of that name.
+
+        Methods with names such as __getattr__ are called without being named.
+        """
+        methods = [pair for kind in self._kinds for pair in _methods(kind)]
+        found = _with_all_named(
+            [f for name, f in methods if name == "forward" or name.startswith("__")] + self._own
+        )
+        before = -1
+        while before < len(found):
+            before = len(found)
+            named = {name for f in found.values() for name in _words_in(f.__code__)}
+            found = _with_all_named([f for name, f in methods if name in named], found)
+        return found
+
 
 def is_generator(value: Any) -> bool:
     """Return whether a value is a random generator whose state can be read."""
@@ -127,9 +142,23 @@ def _own(kind: type) -> list[type]:
     return [c for c in kind.__mro__ if c is not object and not _is_known(c)]
 
 
-def _methods(kind: type) -> list[types.FunctionType]:
+def _with_all_named(
+    functions: list[types.FunctionType],
+    known: dict[types.CodeType, types.FunctionType] | None = None,
+) -> dict[types.CodeType, types.FunctionType]:
+    """Return functions, and all that they name, from file to file, by their code."""
+    left, found = list(functions), dict(known or {})
+    while left and len(found) < MOST:
+        function = left.pop()
+        if function.__code__ not in found and not _is_known(function):
+            found[function.__code__] = function
+            left += [f for value in _named(function) for f in _functions_in(value)]
+    return found
+
+
+def _methods(kind: type) -> list[tuple[str, types.FunctionType]]:
     return [
-        function
+        (name, function)
         for each in _own(kind)
         for name, value in vars(each).items()
         if name not in _NOT_FORWARD
@@ -175,6 +204,14 @@ def _closed_over(function: types.FunctionType) -> list[Any]:
 def _names_in(code: types.CodeType) -> tuple[str, ...]:
     inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
     return tuple(dict.fromkeys([*code.co_names, *(n for c in inner for n in _names_in(c))]))
+
+
+@functools.lru_cache(maxsize=4096)
+def _words_in(code: types.CodeType) -> frozenset[str]:
+    """Return the names in a function's code, and its strings, which getattr may take for names."""
+    inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
+    strings = {c for c in code.co_consts if isinstance(c, str)}
+    return frozenset(strings.union(code.co_names, *(_words_in(c) for c in inner)))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -12,7 +12,6 @@ The folded weights are those of the moment. Only the gradient of the images is c
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +24,17 @@ from enresnet.models.noise import NoiseInjection
 from enresnet.models.resnet import BasicBlock, Bottleneck, ResNet
 
 Affine = tuple[Tensor, Tensor]
+_NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm)
+_PLACES: dict[str, tuple[type[nn.Module], ...]] = {
+    "stem": (nn.Conv2d,),
+    "stages": (nn.ModuleList,),
+    "classifier": (nn.Linear,),
+    "conv": (nn.Conv2d,),
+    "bn": _NORMS,
+    "shortcut": (nn.Conv2d,),
+    "noise": (NoiseInjection,),
+}
+"""The parts of networks and blocks, by name without its number."""
 
 
 @dataclass(frozen=True)
@@ -134,20 +144,41 @@ def can_be_folded(network: ResNet) -> bool:
         for when in ("forward", "forward_pre", "backward", "backward_pre")
     ):
         return False
-    known = known_parts()
+    if not is_as_made(network):
+        return False
     for module in network.modules():
-        if type(module) not in known or module.training or is_listened_to(module):
+        if module.training:
             return False
         if isinstance(module, nn.Conv2d) and not _is_plain_convolution(module):
             return False
-        if isinstance(module, nn.BatchNorm2d | nn.SyncBatchNorm) and (
-            module.weight is None or module.running_mean is None
-        ):
+        if isinstance(module, _NORMS) and not module.affine:
             return False
         if isinstance(module, nn.Linear) and module._parameters.get("bias") is None:
             return False
     # One made in inference mode cannot be part of a backward pass.
     return not any(p.requires_grad or p.is_inference() for p in network.parameters())
+
+
+def is_as_made(network: ResNet) -> bool:
+    """Return whether each part of a network is in its place, and of the class that we put there.
+
+    A subclass, whatever its name, may do anything, and so may a layer in another's place. BatchNorm
+    without statistics takes those of the batch, also in evaluation.
+    """
+    stages: list[nn.Module] = list(network.stages)
+    if any(type(stage) is not nn.Sequential for stage in stages):
+        return False
+    blocks = [block for stage in stages if isinstance(stage, nn.Sequential) for block in stage]
+    if any(type(block) not in (BasicBlock, Bottleneck) for block in blocks):
+        return False
+    return all(
+        type(part) in _PLACES.get(name.rstrip("123"), ())
+        for module in (network, *blocks)
+        for name, part in module.named_children()
+    ) and not any(
+        is_listened_to(part) or (isinstance(part, _NORMS) and part.running_mean is None)
+        for part in network.modules()
+    )
 
 
 def is_listened_to(module: nn.Module) -> bool:
@@ -169,13 +200,6 @@ def _is_plain_convolution(conv: nn.Conv2d) -> bool:
         and conv.padding_mode == "zeros"
         and not isinstance(conv.padding, str)
     )
-
-
-@functools.cache
-def known_parts() -> frozenset[type[nn.Module]]:
-    """Return what our networks are made of: a subclass, whatever its name, may do anything."""
-    torch_parts = (nn.ModuleList, nn.Sequential, nn.Conv2d, nn.BatchNorm2d, nn.SyncBatchNorm)
-    return frozenset({ResNet, BasicBlock, Bottleneck, NoiseInjection, nn.Linear, *torch_parts})
 
 
 def _affine(bn: nn.BatchNorm2d) -> Affine:

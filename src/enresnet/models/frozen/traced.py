@@ -5,8 +5,9 @@ fused with the ReLU after them (fuse_graph.py), and the part before the first no
 draws (split_graph.py). The copy and its gradient are compared with those of the network itself on a
 few images. Where they differ, or the network cannot be traced, attacks call it as it is, and the
 log says why. Later attacks on the same network give the copy the weights of the moment, and compare
-answers again: in training in reduced precision, where they follow step by step, in that precision,
-which takes less; now and then in full.
+answers again; gradients too where weights have changed. In training in reduced precision, where
+attacks follow step by step, answers are compared in that precision, which takes less; now and then
+all is, in full.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch import Tensor, fx, nn
 
 from enresnet.models.batch_mates import images_meet
 from enresnet.models.frozen.call import FrozenCall
+from enresnet.models.frozen.comparison import distance, gradient_at_images, weight_sums
 from enresnet.models.frozen.fold_graph import FoldedGraph
 from enresnet.models.frozen.split_graph import SplitGraph, split_at_noise
 from enresnet.models.frozen.structure import Structure, structure_of
@@ -76,11 +78,16 @@ def _followed_again(network: nn.Module, known: _Known, few: Tensor) -> TracedNet
     """Return a network with its weights of the moment; None where its graph holds no longer."""
     known.uses += 1
     traced = TracedNetwork(network, known)
+    reduced = known.uses % RECHECKED and torch.is_autocast_enabled(few.device.type)
+    moving = not torch.equal(traced.sums, known.sums)  # as in training, in every step
+    known.sums = traced.sums
     try:
-        if known.uses % RECHECKED and torch.is_autocast_enabled(few.device.type):
+        if reduced:
             traced.check_reduced(few)
         else:
             traced.check_answers(few)
+        if not traced.is_checked and not (reduced and moving):
+            traced.check_gradient(few)
     except UnsuitableError:
         return None
     return traced
@@ -93,6 +100,8 @@ class _Known:
     structure: Structure
     graph: fx.Graph
     separable: bool = False  # no image's answer depends on another: False until it was tried
+    checked: Tensor = field(default_factory=lambda: torch.empty(0))  # the sums when that was tried
+    sums: Tensor = field(default_factory=lambda: torch.empty(0))  # those of the last use
     slack: float = 0.0  # when answers were last compared
     uses: int = 0
     reduced: dict[torch.dtype, bool] = field(default_factory=dict)  # types in which answers hold
@@ -119,6 +128,12 @@ class TracedNetwork(FrozenCall):
         self._convolves = any(isinstance(m, nn.Conv2d) for m in network.modules())
         self._reduced: dict[torch.dtype, bool] = {}
         self._few: Tensor | None = None
+        self.sums = weight_sums(network)
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether its gradient was compared, and images were seen not to meet, with its weights."""
+        return torch.equal(self.sums, self._known.checked)
 
     @property
     def deterministic(self) -> bool:
@@ -128,14 +143,14 @@ class TracedNetwork(FrozenCall):
     @property
     def independent(self) -> bool:
         """Whether no image's answer depends on another image, as was tried."""
-        return self._known.separable and all(
+        return self.separable and all(
             place.std_over == "example" for place in noise_modules(self.network)
         )
 
     @property
     def separable(self) -> bool:
         """Whether no image's answer depends on another image but by the scale of its noise."""
-        return self._known.separable
+        return self._known.separable and self.is_checked
 
     def __call__(self, images: Tensor) -> Any:
         """Return the logits for images, as the network takes them."""
@@ -195,7 +210,7 @@ class TracedNetwork(FrozenCall):
         with without_noise(self.network):
             exact, slope = self._answer_and_gradient(few, (few.dtype, few.device))
             reduced, other = self._answer_and_gradient(few, (dtype, few.device))
-        if not _distance(exact.float(), reduced.float()) < CLOSE_REDUCED:
+        if not distance(exact.float(), reduced.float()) < CLOSE_REDUCED:
             return False
         alike = torch.cosine_similarity(slope.flatten(1).float(), other.flatten(1).float())
         there = slope.flatten(1).any(dim=1)
@@ -204,7 +219,7 @@ class TracedNetwork(FrozenCall):
     def _answer_and_gradient(self, few: Tensor, place: Place) -> tuple[Tensor, Tensor]:
         leaf = few.clone().requires_grad_()
         logits = self._answer(leaf, place)
-        return logits.detach(), _gradient(logits, leaf)
+        return logits.detach(), gradient_at_images(logits, leaf)
 
     @torch.inference_mode(False)
     def check(self, few: Tensor) -> None:
@@ -221,10 +236,21 @@ class TracedNetwork(FrozenCall):
                     raise UnsuitableError("it does not answer the same each time")
             if change := before.change() or switched_mode(self.network, few[:2]):
                 raise UnsuitableError(change)
+        self.check_gradient(few)
+
+    @torch.inference_mode(False)
+    def check_gradient(self, few: Tensor) -> None:
+        """Compare its gradient with the network's, and see whether images meet in it.
+
+        Both may change with the weights: images that meet by a share of 0 do not.
+        """
+        few = self.take(few)
+        with torch.autocast(few.device.type, enabled=False), without_noise(self.network):
             try:
                 if not self._has_the_gradient(few):
                     raise UnsuitableError("its gradient differs once it is traced")
                 self._known.separable = not images_meet(self, few)
+                self._known.checked = self.sums
             except UnsuitableError:
                 raise
             except Exception as error:
@@ -246,7 +272,7 @@ class TracedNetwork(FrozenCall):
                 raise UnsuitableError("it does not return logits")
             try:
                 own = self(few.clone())
-                alike = own.shape == first.shape and _distance(first, own) < close
+                alike = own.shape == first.shape and distance(first, own) < close
             except Exception as error:  # whatever folding meets, the network itself can be called
                 raise UnsuitableError(f"it fails once it is traced ({error})") from error
             if not alike:
@@ -268,7 +294,7 @@ class TracedNetwork(FrozenCall):
                 own = self._answer(few.clone(), (dtype, few.device)).float()
             except Exception as error:
                 raise UnsuitableError(f"it fails once it is traced ({error})") from error
-            if own.shape != first.shape or not _distance(first, own) < 2 * CLOSE_REDUCED:
+            if own.shape != first.shape or not distance(first, own) < 2 * CLOSE_REDUCED:
                 raise UnsuitableError("it answers otherwise once it is traced")
         self._reduced[dtype] = True
 
@@ -304,7 +330,7 @@ class TracedNetwork(FrozenCall):
         found = []
         for call in (self.network, self):
             leaf = few.clone().requires_grad_()
-            found.append(_gradient(logits_of(call(leaf)), leaf).float())
+            found.append(gradient_at_images(logits_of(call(leaf)), leaf).float())
         one, two = found
         return bool((one - two).norm() <= close * one.norm())
 
@@ -363,28 +389,6 @@ class TracedNetwork(FrozenCall):
                 both = parts.after.forward(*(torch.cat([start] * 2) for start in starts))
                 torch.autograd.grad(both.sum(), starts)
                 same = whole.forward(given)
-                return _distance(torch.cat([same, alone]), both) < CLOSE_REDUCED
+                return distance(torch.cat([same, alone]), both) < CLOSE_REDUCED
         except Exception:  # where the parts fail, the whole is there
             return False
-
-
-def _gradient(logits: Tensor, leaf: Tensor) -> Tensor:
-    """Return the gradient at the images of a sum in which each logit has a weight of its own.
-
-    With the same weights for all images, the sum would be constant where logits are normalised over
-    the batch.
-    """
-    logits = logits.float()
-    images, classes = logits.shape
-    weights = torch.outer(torch.linspace(1, 2, images), torch.linspace(1, -1, classes)).to(logits)
-    if not logits.requires_grad:
-        return torch.zeros_like(leaf)
-    found = torch.autograd.grad((logits * weights).sum(), leaf, allow_unused=True)[0]
-    return torch.zeros_like(leaf) if found is None else found
-
-
-def _distance(one: Tensor, two: Tensor) -> float:
-    """Return by how much answers differ, over how much they differ between classes."""
-    one, two = one.detach(), two.detach()
-    spread = (one - one.mean(dim=1, keepdim=True)).abs().mean().clamp_min(1e-12)
-    return float((one - two).abs().mean() / spread)
