@@ -31,7 +31,7 @@ from enresnet.models.interface import Model
 
 EFFORT = 0.02  # what more effort may still gain
 NOTHING_LEFT = 0.05  # accuracy that an unbounded attacker may leave
-RISES = 0.8  # share of images whose loss must rise along the gradient
+RISES = 0.8  # share of images whose loss must rise along the gradient, more than at random
 FLAT = 0.02  # share of images that may have no gradient
 STARTS = (4, 8)
 
@@ -237,8 +237,12 @@ def effort(name: str, what: str, clean: Accuracy, less: Accuracy, more: Accuracy
 
 
 def slope(measured: Measurements) -> list[MaskingCheck]:
-    """Check that the loss rises along its own gradient, from the clean image to half the radius."""
+    """Check that the loss rises along its own gradient, from the clean image to half the radius.
+
+    It must rise more than along random signs: where a network has no margin, it rises along most.
+    """
     rises, flat, count = 0, 0, len(measured.data)
+    generator = measured.generator("random signs")
     draws = 4 * measured.eot if measured.eot > 1 else 1
     for images, labels in measured.data.batches(measured.options.batch_size):
         with frozen(measured.model) as call:
@@ -247,15 +251,19 @@ def slope(measured: Measurements) -> list[MaskingCheck]:
                 return cross_entropy(call(x.clone()), labels.to(x.device))
 
             gradient = expected_gradient(loss, images, draws).nan_to_num()
-            moved = (images + measured.epsilon / 2 * gradient.sign()).clamp(0, 1)
+            random = torch.randint(2, images.shape, generator=generator).to(images).mul(2).sub(1)
+            uphill, anywhere = (
+                (images + measured.epsilon / 2 * signs).clamp(0, 1)
+                for signs in (gradient.sign(), random)
+            )
             with torch.no_grad():
-                here, there = (
+                here, there, elsewhere = (
                     torch.stack([loss(x) for _ in range(draws)]).mean(dim=0)
-                    for x in (images, moved)
+                    for x in (images, uphill, anywhere)
                 )
         still = gradient.flatten(1).abs().amax(dim=1) == 0
         flat += int(still.sum())
-        rises += int((there > here)[~still].sum())
+        rises += int(((there > here) & (there > elsewhere))[~still].sum())
     return [
         MaskingCheck.of(
             "there is a gradient",
@@ -267,7 +275,7 @@ def slope(measured: Measurements) -> list[MaskingCheck]:
         ),
         MaskingCheck.of(
             "loss rises along the gradient",
-            f"for {100 * rises / count:.1f} % of images, half a radius along its sign",
+            f"for {100 * rises / count:.1f} % of images, more than along random signs",
             rises >= RISES * count,
             "The gradient does not tell where the loss rises: it is noise, or that of something "
             "else than the model computes, or logits are so large that the loss is 0 in floating "
