@@ -7,6 +7,7 @@ from torch.nn import functional
 
 from enresnet.attacks import IFGSM
 from enresnet.models import Normalized, feynman_kac, set_noise, using_noise
+from enresnet.models.frozen.comparison import weight_sums
 from enresnet.models.frozen import FrozenCall, frozen, traced
 from enresnet.models.frozen.fuse_graph import FusedConvolution
 from problems import seeded
@@ -249,3 +250,17 @@ def test_what_is_made_of_weights_alone_is_no_state():
     with frozen(model.eval(), few=IMAGES) as call, torch.no_grad():
         states = call.before_noise(IMAGES)
         assert {len(state) for state in states} == {len(IMAGES)}
+
+
+def test_weights_of_every_type_have_a_sum():
+    network = nn.Linear(2, 2).half()
+    network.register_buffer("count", torch.tensor(3))
+    network.register_buffer("phase", torch.tensor([3 + 4j]))
+    network.register_buffer("mask", torch.tensor([True, True]))
+    quantized = torch._empty_affine_quantized([2], scale=0.5, zero_point=0, dtype=torch.qint8)
+    network.register_buffer("codes", quantized.copy_(torch.ones(2)))
+    before = weight_sums(network)
+    assert before.tolist()[2:] == [3, 5, 2, 2]
+    assert torch.equal(weight_sums(network), before)
+    network.weight.data[0, 0] += 1
+    assert not torch.equal(weight_sums(network), before)

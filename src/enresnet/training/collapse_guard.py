@@ -85,7 +85,7 @@ class CollapseGuard:
         )
         own = engine.share_of(len(self._labels))
         images, labels = self._images[own].to(engine.device), self._labels[own].to(engine.device)
-        right = torch.zeros((), dtype=torch.float64, device=engine.device)
+        right = torch.zeros((), device=engine.device)  # few images: float32 counts them exactly
         if len(labels):
             attacked = attack(model, images, labels, progress=False)
             right += score(model, attacked, labels).sum()

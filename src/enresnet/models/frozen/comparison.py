@@ -9,8 +9,17 @@ from torch import Tensor, nn
 def weight_sums(network: nn.Module) -> Tensor:
     """Return the sum of each parameter and buffer: another one where its values have changed."""
     values = [value.detach() for value in (*network.parameters(), *network.buffers())]
-    sums = [(v.abs() if v.is_complex() else v).sum(dtype=torch.float64) for v in values]
-    return torch.stack([each.to(sums[0].device) for each in sums])
+    sums = [_sum(value) for value in values]
+    return torch.stack([each.to(sums[0]) for each in sums]).cpu()
+
+
+def _sum(value: Tensor) -> Tensor:
+    if value.is_quantized:
+        value = value.dequantize()
+    elif value.is_complex():
+        value = value.abs()
+    widest = torch.float32 if value.device.type == "mps" else torch.float64
+    return value.sum(dtype=widest)
 
 
 def gradient_at_images(logits: Tensor, leaf: Tensor) -> Tensor:
