@@ -7,8 +7,8 @@ from torch.nn import functional
 
 from enresnet.attacks import IFGSM
 from enresnet.models import Normalized, feynman_kac, set_noise, using_noise
-from enresnet.models.frozen.comparison import weight_sums
 from enresnet.models.frozen import FrozenCall, frozen, traced
+from enresnet.models.frozen.comparison import weight_sums
 from enresnet.models.frozen.fuse_graph import FusedConvolution
 from problems import seeded
 from traced_networks import IMAGES, LABELS, NETWORKS, Gated, Net, PostActivation, trained
