@@ -33,6 +33,36 @@ def test_gradients_in_bfloat16_point_the_same_way(name):
         IFGSM(precision="16")
 
 
+def test_a_gradient_that_bfloat16_would_lose_is_computed_in_float32(monkeypatch):
+    """Confident networks have losses next to 0: an attack must be as strong as in float32."""
+    images, labels = random_problem((8, 3, 16, 16), classes=10)
+    model = create_model("resnet8", generator=seeded()).eval()
+    with torch.no_grad():
+        labels = model(images).argmax(dim=1)
+        one, two = model(images).topk(2).values.T
+        scale = 95 / (one - two)  # the other class has the probability exp(-95), a denormal number
+    asked = []
+    own = Batch._own_gradient
+    monkeypatch.setattr(
+        Batch, "_own_gradient", lambda b, *a: (asked.append(b.reduced), own(b, *a))[1]
+    )
+    IFGSM(steps=3, precision="bf16")(model, images, labels)
+    assert asked == [True] * 3
+    for row in range(len(images)):
+        x, y = images[row : row + 1], labels[row : row + 1]
+        with torch.no_grad():
+            model.classifier.weight.mul_(scale[row])
+            model.classifier.bias.mul_(scale[row])
+        asked.clear()
+        full, reduced = (IFGSM(steps=1, precision=p)(model, x, y) for p in ("32", "bf16"))
+        assert asked == [False, True, False]
+        assert torch.equal(full, reduced)
+        assert not torch.equal(full, x)
+        with torch.no_grad():
+            model.classifier.weight.div_(scale[row])
+            model.classifier.bias.div_(scale[row])
+
+
 def test_other_models_are_attacked_in_their_own_precision():
     from enresnet.attacks.precision import wants_bfloat16
 

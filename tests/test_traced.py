@@ -8,7 +8,7 @@ from torch.nn import functional
 from enresnet.attacks import IFGSM
 from enresnet.models import Normalized, feynman_kac, set_noise, using_noise
 from enresnet.models.frozen import FrozenCall, frozen, traced
-from enresnet.models.frozen.comparison import weight_sums
+from enresnet.models.frozen.comparison import weights_digest
 from enresnet.models.frozen.fuse_graph import FusedConvolution
 from problems import seeded
 from traced_networks import IMAGES, LABELS, NETWORKS, Gated, Net, PostActivation, trained
@@ -253,15 +253,20 @@ def test_what_is_made_of_weights_alone_is_no_state():
 
 
 @pytest.mark.filterwarnings("ignore:.*quantize")  # torch is about to drop such types
-def test_weights_of_every_type_have_a_sum():
+def test_weights_of_every_type_have_a_digest():
     network = nn.Linear(2, 2).half()
     network.register_buffer("count", torch.tensor(3))
-    network.register_buffer("phase", torch.tensor([3 + 4j]))
+    network.register_buffer("phase", torch.tensor([3 + 4j]), persistent=False)
     network.register_buffer("mask", torch.tensor([True, True]))
     quantized = torch._empty_affine_quantized([2], scale=0.5, zero_point=0, dtype=torch.qint8)
     network.register_buffer("codes", quantized.copy_(torch.ones(2)))
-    before = weight_sums(network)
-    assert before.tolist()[2:] == [3, 5, 2, 2]
-    assert torch.equal(weight_sums(network), before)
-    network.weight.data[0, 0] += 1
-    assert not torch.equal(weight_sums(network), before)
+    network.register_buffer("sparse", torch.eye(2).to_sparse())
+    digests = [weights_digest(network), weights_digest(network)]
+    assert digests[0] == digests[1]
+    for name in ("weight", "count", "phase", "mask"):
+        value = getattr(network, name).data
+        value.copy_(~value if name == "mask" else -value)
+        digests.append(weights_digest(network))
+    network.codes.copy_(torch.zeros(2))
+    digests.append(weights_digest(network))
+    assert len(set(digests)) == 6

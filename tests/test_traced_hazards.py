@@ -12,7 +12,6 @@ from enresnet.attacks import APGD, IFGSM, PGD, Square
 from enresnet.models.batch_mates import images_meet
 from enresnet.models.frozen import FrozenCall, frozen
 from enresnet.models.frozen.structure import structure_of
-from enresnet.models.frozen.traced import TracedNetwork
 from enresnet.models.noise import NoiseInjection
 from problems import random_problem, seeded
 
@@ -141,45 +140,6 @@ def test_whether_images_meet_does_not_depend_on_earlier_attacks(attack):
             assert not call.independent
     found = [attack(network, IMAGES, LABELS, seed=0) for network in (fresh, used)]
     torch.testing.assert_close(*found, rtol=0, atol=0)
-
-
-class MeetsByAShare(Small):
-    """By none as long as it is fresh, as where a branch starts at 0."""
-
-    def __init__(self):
-        super().__init__()
-        self.share = nn.Parameter(torch.zeros(()))
-
-    def forward(self, x):
-        features = functional.relu(self.conv(x))
-        return self.pooled(features + self.share * features.mean(dim=0, keepdim=True))
-
-
-@pytest.mark.parametrize("autocast", [False, True])
-def test_images_that_meet_once_weights_have_changed_stay_together(autocast):
-    network = MeetsByAShare().eval()
-    for share, meets in ((0.0, False), (-1.0, True), (-1.0, True)):
-        network.share.data.fill_(share)  # which autograd's counter of changes does not see
-        with frozen(network, few=IMAGES) as call:
-            assert call.separable is not meets
-    network.share.data.fill_(0.0)
-    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        for _ in range(2):  # weights that moved may be in training; then they stay
-            with frozen(network, few=IMAGES) as call:
-                separable = call.separable
-    assert separable
-
-
-def test_training_in_bfloat16_does_not_ask_in_every_step(monkeypatch):
-    asked = []
-    monkeypatch.setattr(TracedNetwork, "check_gradient", lambda *_: asked.append(1))
-    network = MeetsByAShare().eval()
-    with torch.autocast("cpu", torch.bfloat16):
-        for step in range(8):
-            network.share.data.fill_(step)
-            with frozen(network, few=IMAGES) as call:
-                assert not call.separable
-    assert len(asked) == 1
 
 
 class MeetsWithoutGradient(Small):

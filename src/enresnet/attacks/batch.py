@@ -18,6 +18,8 @@ from enresnet.models.batch_mates import images_meet
 from enresnet.models.frozen import FrozenCall
 from enresnet.models.side_effects import StateBefore
 
+FAINT = 1e-30  # gradients are that small before numbers near the smallest ones become 0
+
 Loss = Callable[[Tensor], Tensor]
 """From logits N x classes to what an attack raises, one number an example."""
 
@@ -112,25 +114,33 @@ class Batch:
         """Return the gradient of ``loss`` of the logits at ``point``, averaged over the noise.
 
         Draws of our own networks share what they can. NaN becomes 0 and infinity the largest
-        number, so that neither reaches the images; such gradients are counted.
+        number, so that neither reaches the images; such gradients are counted. Where a loss is so
+        close to 0 that bfloat16 would lose its gradient, it is computed in float32.
 
         Raises:
             ValueError: The point does not hold images of the shape of the batch's.
         """
         self._check(point)
+        gradient = self._own_gradient(loss, point)
+        if self.reduced and _is_faint(gradient):
+            gradient = replace(self, reduced=False)._own_gradient(loss, point)
+        self.classifier.gradients += self.eot * len(gradient)
+        return self._finite(gradient)
+
+    def _own_gradient(self, loss: Loss, point: Tensor) -> Tensor:
         call = self.classifier.call
         if self.eot > 1 and self.independent and isinstance(call, FrozenCall):
             with self._precision():
                 shared = shared_gradient(call, loss, point, self.eot, self._checked)
             if shared is not None:
-                return self._finite(shared)
+                return shared
 
         def lossy(x: Tensor) -> Tensor:
             with self._precision():
                 logits = self.logits(x)
             return loss(logits)
 
-        return self._finite(expected_gradient(lossy, point, self.eot))
+        return expected_gradient(lossy, point, self.eot)
 
     def _check(self, point: Tensor) -> None:
         """Raise here, before the model fails on images that are none, and is blamed for it."""
@@ -148,7 +158,6 @@ class Batch:
         return self.classifier.checked(logits, count, stands_for=self._stands_for)
 
     def _finite(self, gradient: Tensor) -> Tensor:
-        self.classifier.gradients += self.eot * len(gradient)
         finite = gradient.flatten(1).isfinite().all(dim=1)
         if not finite.all():
             self.classifier.bad_gradients += int((~finite).sum())
@@ -200,3 +209,9 @@ class Batch:
             fooled += self.fooled(logits).cpu()
             loss += self.loss(logits).cpu()
         return fooled / self.eot, loss / self.eot
+
+
+def _is_faint(gradient: Tensor) -> bool:
+    """Return whether a whole gradient is next to nothing, at any image."""
+    largest = gradient.detach().flatten(1).abs().amax(dim=1) if gradient.numel() else gradient
+    return bool((largest < FAINT).any())

@@ -5,21 +5,25 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-
-def weight_sums(network: nn.Module) -> Tensor:
-    """Return the sum of each parameter and buffer: another one where its values have changed."""
-    values = [value.detach() for value in (*network.parameters(), *network.buffers())]
-    sums = [_sum(value) for value in values]
-    return torch.stack([each.to(sums[0]) for each in sums]).cpu()
+from enresnet.models.storage import content_digest
 
 
-def _sum(value: Tensor) -> Tensor:
+def weights_digest(network: nn.Module) -> str:
+    """Return a digest of all parameters and buffers, to the bit."""
+    values = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    return content_digest({name: _as_bytes_are(value) for name, value in values.items()}, "")
+
+
+def _as_bytes_are(value: Tensor) -> Tensor:
+    value = value.detach()
     if value.is_quantized:
         value = value.dequantize()
-    elif value.is_complex():
-        value = value.abs()
-    widest = torch.float32 if value.device.type == "mps" else torch.float64
-    return value.sum(dtype=widest)
+    return value.to_dense().resolve_conj().resolve_neg().cpu().contiguous()
+
+
+def versions(network: nn.Module) -> tuple[int, ...]:
+    """Return torch's counters of changes in place, which an optimizer's steps move."""
+    return tuple(-1 if p.is_inference() else p._version for p in network.parameters())
 
 
 def gradient_at_images(logits: Tensor, leaf: Tensor) -> Tensor:

@@ -59,20 +59,7 @@ def trace(network: nn.Module) -> fx.Graph:
             raise UnsuitableError("it is in training mode")
         if is_listened_to(module) and not isinstance(module, fx.GraphModule):
             raise UnsuitableError(f"{type(module).__name__} has hooks, or a forward of its own")
-    graphs = []
-    for _ in range(2):
-        # A copy, which shares the weights alone: a forward may store its input, here a proxy, and
-        # what it does to a buffer is done while it is traced.
-        shared = {id(parameter): parameter for parameter in network.parameters()}
-        try:
-            copied = copy.deepcopy(network, shared)
-            before = StateBefore(copied)
-            graphs.append(_Tracer().trace(LogitsOnly(copied)))
-        except Exception as error:  # anything may go wrong where a proxy stands for a tensor
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise UnsuitableError(f"its forward cannot be traced ({reason})") from error
-        if change := before.change():
-            raise UnsuitableError(change)
+    graphs = [_traced_once(network) for _ in range(2)]
     if str(graphs[0]) != str(graphs[1]):
         raise UnsuitableError("its forward is not the same each time")
     graph = graphs[0]
@@ -81,6 +68,30 @@ def trace(network: nn.Module) -> fx.Graph:
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     if not placeholders or any(node.users and not node.args for node in placeholders[1:]):
         raise UnsuitableError("its forward takes more than images")
+    return graph
+
+
+def is_graph_of(network: nn.Module, text: str) -> bool:
+    """Return whether a network still has the graph with this text, as ``str`` gives it.
+
+    What a forward reads as a plain number, wherever it is kept, stands in the graph.
+    """
+    return str(_traced_once(network)) == text
+
+
+def _traced_once(network: nn.Module) -> fx.Graph:
+    # A copy, which shares the weights alone: a forward may store its input, here a proxy, and
+    # what it does to a buffer is done while it is traced.
+    shared = {id(parameter): parameter for parameter in network.parameters()}
+    try:
+        copied = copy.deepcopy(network, shared)
+        before = StateBefore(copied)
+        graph = _Tracer().trace(LogitsOnly(copied))
+    except Exception as error:  # anything may go wrong where a proxy stands for a tensor
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UnsuitableError(f"its forward cannot be traced ({reason})") from error
+    if change := before.change():
+        raise UnsuitableError(change)
     for node in graph.nodes:
         # The copy computes in another memory format, where a view may have to be a copy.
         types = any(isinstance(argument, torch.dtype) for argument in node.args)

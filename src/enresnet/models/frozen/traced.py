@@ -4,10 +4,10 @@ The graph is traced once (trace_graph.py), its BatchNorm folded away (fold_graph
 fused with the ReLU after them (fuse_graph.py), and the part before the first noise shared between
 draws (split_graph.py). The copy and its gradient are compared with those of the network itself on a
 few images. Where they differ, or the network cannot be traced, attacks call it as it is, and the
-log says why. Later attacks on the same network give the copy the weights of the moment, and compare
-answers again; gradients too where weights have changed. In training in reduced precision, where
-attacks follow step by step, answers are compared in that precision, which takes less; now and then
-all is, in full.
+log says why. Later attacks on the same network give the copy the weights of the moment, see whether
+its graph is still the same, and compare answers again; gradients too where weights have changed. In
+training in reduced precision, where attacks follow step by step, only answers are compared, in that
+precision; now and then all is.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from torch import Tensor, fx, nn
 
 from enresnet.models.batch_mates import images_meet
 from enresnet.models.frozen.call import FrozenCall
-from enresnet.models.frozen.comparison import distance, gradient_at_images, weight_sums
+from enresnet.models.frozen.comparison import distance, gradient_at_images, versions, weights_digest
 from enresnet.models.frozen.fold_graph import FoldedGraph
 from enresnet.models.frozen.split_graph import SplitGraph, split_at_noise
 from enresnet.models.frozen.structure import Structure, structure_of
-from enresnet.models.frozen.trace_graph import LogitsOnly, UnsuitableError, trace
+from enresnet.models.frozen.trace_graph import LogitsOnly, UnsuitableError, is_graph_of, trace
 from enresnet.models.interface import logits_of, wrong_logits
 from enresnet.models.modes_in_forward import switched_mode
 from enresnet.models.noise import NoiseInjection, noise_modules, without_noise
@@ -64,7 +64,9 @@ def follow(network: nn.Module, few: Tensor) -> TracedNetwork | None:
     traced = _followed_again(network, known, few) if known is not None and same else None
     if traced is None:
         try:
-            traced = TracedNetwork(network, known := _Known(structure, trace(network)))
+            graph = trace(network)
+            known = _Known(structure, graph, str(graph), versions=versions(network))
+            traced = TracedNetwork(network, known)
             traced.check(few)
         except UnsuitableError as error:
             _say(f"attacks call {type(network).__name__} as it is, which is slower: {error}")
@@ -78,16 +80,16 @@ def _followed_again(network: nn.Module, known: _Known, few: Tensor) -> TracedNet
     """Return a network with its weights of the moment; None where its graph holds no longer."""
     known.uses += 1
     traced = TracedNetwork(network, known)
-    reduced = known.uses % RECHECKED and torch.is_autocast_enabled(few.device.type)
-    moving = not torch.equal(traced.sums, known.sums)  # as in training, in every step
-    known.sums = traced.sums
+    before, known.versions = known.versions, versions(network)
+    in_training = torch.is_autocast_enabled(few.device.type) and before != known.versions
     try:
-        if reduced:
+        if in_training and known.uses % RECHECKED:
             traced.check_reduced(few)
+        elif not is_graph_of(network, known.text):
+            return None
         else:
             traced.check_answers(few)
-        if not traced.is_checked and not (reduced and moving):
-            traced.check_gradient(few)
+            traced.check_weights(few)
     except UnsuitableError:
         return None
     return traced
@@ -99,9 +101,10 @@ class _Known:
 
     structure: Structure
     graph: fx.Graph
+    text: str
     separable: bool = False  # no image's answer depends on another: False until it was tried
-    checked: Tensor = field(default_factory=lambda: torch.empty(0))  # the sums when that was tried
-    sums: Tensor = field(default_factory=lambda: torch.empty(0))  # those of the last use
+    checked: str = ""  # the digest of the weights when that was tried
+    versions: tuple[int, ...] = ()  # the counters of changes at the last use
     slack: float = 0.0  # when answers were last compared
     uses: int = 0
     reduced: dict[torch.dtype, bool] = field(default_factory=dict)  # types in which answers hold
@@ -128,12 +131,7 @@ class TracedNetwork(FrozenCall):
         self._convolves = any(isinstance(m, nn.Conv2d) for m in network.modules())
         self._reduced: dict[torch.dtype, bool] = {}
         self._few: Tensor | None = None
-        self.sums = weight_sums(network)
-
-    @property
-    def is_checked(self) -> bool:
-        """Whether its gradient was compared, and images were seen not to meet, with its weights."""
-        return torch.equal(self.sums, self._known.checked)
+        self._checked = False  # its gradient was compared, and images were tried, with its weights
 
     @property
     def deterministic(self) -> bool:
@@ -150,7 +148,7 @@ class TracedNetwork(FrozenCall):
     @property
     def separable(self) -> bool:
         """Whether no image's answer depends on another image but by the scale of its noise."""
-        return self._known.separable and self.is_checked
+        return self._checked and self._known.separable
 
     def __call__(self, images: Tensor) -> Any:
         """Return the logits for images, as the network takes them."""
@@ -238,6 +236,12 @@ class TracedNetwork(FrozenCall):
                 raise UnsuitableError(change)
         self.check_gradient(few)
 
+    def check_weights(self, few: Tensor) -> None:
+        """Compare its gradient with the network's, if that was not done with the same weights."""
+        self._checked = weights_digest(self.network) == self._known.checked
+        if not self._checked:
+            self.check_gradient(few)
+
     @torch.inference_mode(False)
     def check_gradient(self, few: Tensor) -> None:
         """Compare its gradient with the network's, and see whether images meet in it.
@@ -250,7 +254,7 @@ class TracedNetwork(FrozenCall):
                 if not self._has_the_gradient(few):
                     raise UnsuitableError("its gradient differs once it is traced")
                 self._known.separable = not images_meet(self, few)
-                self._known.checked = self.sums
+                self._known.checked, self._checked = weights_digest(self.network), True
             except UnsuitableError:
                 raise
             except Exception as error:
