@@ -145,7 +145,8 @@ def warn_of_chance(name: str, natural: Accuracy, data: Images) -> None:
         warnings.warn(
             f"{_called(name)} classifies clean images at chance level "
             f"({100 * natural.accuracy:.1f} %). Images are given in [0, 1]: does it expect them "
-            "otherwise, or normalise them twice? Are the classes in the same order as the labels?",
+            "otherwise, or normalise them twice? Are the classes in the same order as the labels? "
+            "Did it learn: was its accuracy in training above chance?",
             stacklevel=6,
         )
 
