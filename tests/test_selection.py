@@ -168,7 +168,7 @@ def test_a_noisy_network_is_validated_over_several_draws():
     from enresnet.training import Trainer
 
     data = load_data("digits", limit=300)
-    model = create_model("en1_resnet8", in_channels=1, noise=1.0)
+    model = create_model("en1_resnet8", in_channels=1, noise=1.0, generator=seeded())
     training = Trainer(model, data, replace(QUICK, epochs=1))
     list(training.epochs())
     shares = 5 * training.validation.scores

@@ -18,7 +18,7 @@ from enresnet.models.batch_mates import images_meet
 from enresnet.models.frozen import FrozenCall
 from enresnet.models.side_effects import StateBefore
 
-FAINT = 1e-30  # gradients are that small before numbers near the smallest ones become 0
+LIFT = 2.0**48  # what losses are multiplied by in bfloat16
 
 Loss = Callable[[Tensor], Tensor]
 """From logits N x classes to what an attack raises, one number an example."""
@@ -114,20 +114,22 @@ class Batch:
         """Return the gradient of ``loss`` of the logits at ``point``, averaged over the noise.
 
         Draws of our own networks share what they can. NaN becomes 0 and infinity the largest
-        number, so that neither reaches the images; such gradients are counted. Where a loss is so
-        close to 0 that bfloat16 would lose its gradient, it is computed in float32.
+        number, so that neither reaches the images; such gradients are counted. Confident
+        networks have losses next to 0, whose gradients bfloat16 would lose: there, losses are
+        computed larger.
 
         Raises:
             ValueError: The point does not hold images of the shape of the batch's.
         """
         self._check(point)
-        gradient = self._own_gradient(loss, point)
-        if self.reduced and _is_faint(gradient):
-            gradient = replace(self, reduced=False)._own_gradient(loss, point)
-        self.classifier.gradients += self.eot * len(gradient)
-        return self._finite(gradient)
+        self.classifier.gradients += self.eot * len(point)
+        if not self.reduced:
+            return self._finite(self._gradient(loss, point))
+        # A power of two, so no other bit changes.
+        lifted = self._gradient(lambda logits: loss(logits) * LIFT, point)
+        return self._finite(lifted / LIFT)
 
-    def _own_gradient(self, loss: Loss, point: Tensor) -> Tensor:
+    def _gradient(self, loss: Loss, point: Tensor) -> Tensor:
         call = self.classifier.call
         if self.eot > 1 and self.independent and isinstance(call, FrozenCall):
             with self._precision():
@@ -209,9 +211,3 @@ class Batch:
             fooled += self.fooled(logits).cpu()
             loss += self.loss(logits).cpu()
         return fooled / self.eot, loss / self.eot
-
-
-def _is_faint(gradient: Tensor) -> bool:
-    """Return whether a whole gradient is next to nothing, at any image."""
-    largest = gradient.detach().flatten(1).abs().amax(dim=1) if gradient.numel() else gradient
-    return bool((largest < FAINT).any())
