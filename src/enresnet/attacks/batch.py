@@ -122,7 +122,6 @@ class Batch:
             ValueError: The point does not hold images of the shape of the batch's.
         """
         self._check(point)
-        self.classifier.gradients += self.eot * len(point)
         if not self.reduced:
             return self._finite(self._gradient(loss, point))
         # A power of two, so no other bit changes.
@@ -160,6 +159,7 @@ class Batch:
         return self.classifier.checked(logits, count, stands_for=self._stands_for)
 
     def _finite(self, gradient: Tensor) -> Tensor:
+        self.classifier.gradients += self.eot * len(gradient)
         finite = gradient.flatten(1).isfinite().all(dim=1)
         if not finite.all():
             self.classifier.bad_gradients += int((~finite).sum())
