@@ -18,7 +18,7 @@ from enresnet.models.batch_mates import images_meet
 from enresnet.models.frozen import FrozenCall
 from enresnet.models.side_effects import StateBefore
 
-LIFT = 2.0**48  # what losses are multiplied by in bfloat16
+LIFT = 2.0**48  # of losses in bfloat16: a power of two, so that no other bit changes
 
 Loss = Callable[[Tensor], Tensor]
 """From logits N x classes to what an attack raises, one number an example."""
@@ -114,9 +114,9 @@ class Batch:
         """Return the gradient of ``loss`` of the logits at ``point``, averaged over the noise.
 
         Draws of our own networks share what they can. NaN becomes 0 and infinity the largest
-        number, so that neither reaches the images; such gradients are counted. Confident
-        networks have losses next to 0, whose gradients bfloat16 would lose: there, losses are
-        computed larger.
+        number, so that neither reaches the images; such gradients are counted. In bfloat16 losses
+        are multiplied by ``LIFT`` before they are differentiated: the gradients of a confident
+        network would become 0 otherwise.
 
         Raises:
             ValueError: The point does not hold images of the shape of the batch's.
@@ -124,7 +124,6 @@ class Batch:
         self._check(point)
         if not self.reduced:
             return self._finite(self._gradient(loss, point))
-        # A power of two, so no other bit changes.
         lifted = self._gradient(lambda logits: loss(logits) * LIFT, point)
         return self._finite(lifted / LIFT)
 

@@ -11,10 +11,10 @@ from enresnet.models.storage import content_digest
 def weights_digest(network: nn.Module) -> str:
     """Return a digest of all parameters and buffers, to the bit."""
     values = {**dict(network.named_parameters()), **dict(network.named_buffers())}
-    return content_digest({name: _as_bytes_are(value) for name, value in values.items()}, "")
+    return content_digest({name: _on_cpu(value) for name, value in values.items()}, "")
 
 
-def _as_bytes_are(value: Tensor) -> Tensor:
+def _on_cpu(value: Tensor) -> Tensor:
     value = value.detach()
     if value.is_quantized:
         value = value.dequantize()

@@ -71,12 +71,12 @@ def trace(network: nn.Module) -> fx.Graph:
     return graph
 
 
-def is_graph_of(network: nn.Module, text: str) -> bool:
-    """Return whether a network still has the graph with this text, as ``str`` gives it.
+def is_graph_of(graph: fx.Graph, network: nn.Module) -> bool:
+    """Return whether a graph, as :func:`trace` returned it, is still that of the network.
 
     What a forward reads as a plain number, wherever it is kept, stands in the graph.
     """
-    return str(_traced_once(network)) == text
+    return str(_traced_once(network)) == str(graph)
 
 
 def _traced_once(network: nn.Module) -> fx.Graph:

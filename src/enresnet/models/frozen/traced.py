@@ -64,8 +64,7 @@ def follow(network: nn.Module, few: Tensor) -> TracedNetwork | None:
     traced = _followed_again(network, known, few) if known is not None and same else None
     if traced is None:
         try:
-            graph = trace(network)
-            known = _Known(structure, graph, str(graph), versions=versions(network))
+            known = _Known(structure, trace(network), versions=versions(network))
             traced = TracedNetwork(network, known)
             traced.check(few)
         except UnsuitableError as error:
@@ -85,7 +84,7 @@ def _followed_again(network: nn.Module, known: _Known, few: Tensor) -> TracedNet
     try:
         if in_training and known.uses % RECHECKED:
             traced.check_reduced(few)
-        elif not is_graph_of(network, known.text):
+        elif not is_graph_of(known.graph, network):
             return None
         else:
             traced.check_answers(few)
@@ -101,7 +100,6 @@ class _Known:
 
     structure: Structure
     graph: fx.Graph
-    text: str
     separable: bool = False  # no image's answer depends on another: False until it was tried
     checked: str = ""  # the digest of the weights when that was tried
     versions: tuple[int, ...] = ()  # the counters of changes at the last use
