@@ -275,13 +275,28 @@ def test_comparisons_of_groups_show_their_command_and_what_it_prints(tables):
     text = tables.readme()
     commands = re.findall(r"^enresnet (compare .+? \\\n    --against .+?)$", text, re.M)
     assert commands
+    of_several: set[str] = set()
     for command in commands:
-        first, _, second = command.replace("\\\n", "").partition("--against")
-        sides = [[ROOT / name for name in side.split()] for side in (first[8:], second)]
-        assert all(len(side) > 1 for side in sides)
-        for row in enresnet.compare(*sides).rows():
+        words = shlex.split(command.replace("\\\n", ""))[1:]
+        sections = {"--section": "best"}
+        for option in ("--section", "--against-section"):
+            if option in words:
+                at = words.index(option)
+                sections[option] = words[at + 1]
+                del words[at : at + 2]
+        at = words.index("--against")
+        sides = [[ROOT / name for name in side] for side in (words[:at], words[at + 1 :])]
+        found = enresnet.compare(
+            *sides,
+            section=sections["--section"],
+            against_section=sections.get("--against-section"),
+        )
+        rows = {row["images"]: row for row in found.rows()}
+        left_out = of_several if len(sides[0]) == 1 else set()  # what more pairs have said already
+        of_several = set(rows)
+        for row in (rows[name] for name in set(rows) - left_out):
             low, high = (f"{100 * row[end]:+.2f}" for end in ("low", "high"))
-            assert f"| {100 * row['difference']:+.2f} ({low}, {high}) |" in text
+            assert f"| {100 * row['difference']:+.2f} ({low}, {high}) |" in text, command
 
 
 def test_tables_show_what_the_files_hold(tables):

@@ -21,6 +21,7 @@ import enresnet
 from enresnet.common.files import atomic_write
 from enresnet.common.tables import as_markdown
 from enresnet.common.text import brief
+from enresnet.evaluation.results_folder import EVALUATION
 from enresnet.models import count_parameters, is_noisy
 from enresnet.paper import contents_of, outputs
 from enresnet.report import find_runs
@@ -30,6 +31,18 @@ from enresnet.training import Run
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
 NOT_RUN = "not run"
+FAST = RESULTS / "cifar10" / "fast"
+USUAL = "best"  # the section of evaluation.json with the noise of the training
+QUIET, NOISY = f"{USUAL}, with noise 0", f"{USUAL}, with noise 0.1"
+
+# What noise does in training and in testing, each apart: (words, one side, the other side); a side
+# is a network and a section.
+NOISE_APART = (
+    ("both", ("en1_resnet20", USUAL), ("resnet20", USUAL)),
+    ("in training", ("en1_resnet20", QUIET), ("resnet20", USUAL)),
+    ("in testing, after training with it", ("en1_resnet20", USUAL), ("en1_resnet20", QUIET)),
+    ("in testing, after training without it", ("resnet20", NOISY), ("resnet20", USUAL)),
+)
 ATTACKS = ("clean", "fgsm", "ifgsm20", "cw", "cw_pixel", "strongest", "autoattack_rand")
 README = RESULTS / "README.md"
 TOP = """# What was measured
@@ -50,7 +63,8 @@ def readme() -> str:
 def reproduction() -> str:
     """Return all tables as Markdown."""
     verdicts = contents_of(find_runs([RESULTS]).runs).verdicts
-    parts = [claimed(verdicts), *compared(verdicts), *(evaluated(folder) for folder in groups())]
+    parts = [claimed(verdicts), *compared(verdicts), *noise_apart()]
+    parts += [evaluated(folder) for folder in groups()]
     if (study := RESULTS / "study" / "study.json").is_file():
         parts.append(studied(study))
     return "\n\n".join(parts)
@@ -79,21 +93,75 @@ def compared(verdicts: Sequence[Verdict]) -> list[str]:
     decided = [verdict.runs for verdict in told if len(verdict.seeds) > 1]
     parts = []
     for runs in dict.fromkeys(decided):
-        sides: dict[str, list[str]] = {}
+        sides: dict[str, list[Path]] = {}
         for folder in runs:
-            kind = re.sub(r"-seed\d+$", "", folder.name)
-            sides.setdefault(kind, []).append(str(folder.relative_to(ROOT)))
+            sides.setdefault(re.sub(r"-seed\d+$", "", folder.name), []).append(folder)
         if len(sides) != 2 or min(len(side) for side in sides.values()) < 2:
             continue  # a claim on one network alone, on blind attacks, or on one seed of a side
         (first, ours), (second, theirs) = sides.items()
-        found = enresnet.compare([ROOT / one for one in ours], [ROOT / one for one in theirs])
-        command = f"enresnet compare {' '.join(ours)} \\\n    --against {' '.join(theirs)}"
+        found = enresnet.compare(ours, theirs)
         about = " ".join([found.caption, *found.remarks])
         parts.append(
-            f"## {first} less {second}\n\n```\n{command}\n```\n\n"
+            f"## {first} less {second}\n\n```\n{_command(ours, theirs)}\n```\n\n"
             f"{as_markdown(found.table())}\n\n{about}"
         )
     return parts
+
+
+def noise_apart() -> list[str]:
+    """Return what noise is worth in training and in testing, each apart, with the commands."""
+    rows: list[dict[str, str]] = []
+    commands = []
+    for words, (first, section), (second, other) in NOISE_APART:
+        sides = _runs_with(first, section), _runs_with(second, other)
+        pairs = [(sides[0][seed], sides[1][seed]) for seed in sides[0] if seed in sides[1]]
+        known: set[str] = set()
+        for some in (pairs, pairs[:1]):  # what all pairs have, then what only the first has
+            if not some:
+                continue
+            ours, theirs = ([*side] for side in zip(*some, strict=True))
+            found = enresnet.compare(ours, theirs, section=section, against_section=other)
+            rows_of = zip(found.compared, found.table(), strict=True)
+            new = {name: row for name, row in rows_of if name not in known}
+            known |= set(new)
+            if new:
+                commands.append(_command(ours, theirs, section, other))
+                rows += [{"noise": words} | _with_pairs(row, len(some)) for row in new.values()]
+    if not rows:
+        return []
+    about = (
+        "What single predictions gain by the noise of the residual mappings (a = 0.1), in points, "
+        "with 95 % intervals: over pairs of seeds and images, or with one seed over images alone, "
+        "which says something of these weights only."
+    )
+    listed = "\n".join(commands)
+    return [
+        f"## Noise in training and in testing, apart\n\n```\n{listed}\n```\n\n"
+        f"{as_markdown(rows)}\n\n{about}"
+    ]
+
+
+def _runs_with(network: str, section: str) -> dict[int, Path]:
+    """Return the runs of a network by today's recipe that have a section, by their seed."""
+    folders = [path.parent for path in FAST.glob(f"{network}-seed*/{EVALUATION}")]
+    with_it = [one for one in folders if section in json.loads((one / EVALUATION).read_text())]
+    return dict(sorted((Run.open(one).config.seed, one) for one in with_it))
+
+
+def _with_pairs(row: dict[str, str], pairs: int) -> dict[str, str]:
+    wanted = ("images", "difference", "p", "verdict", "images compared")
+    return {name: row[name] for name in wanted} | {"pairs of seeds": str(pairs)}
+
+
+def _command(
+    first: Sequence[Path], second: Sequence[Path], section: str = USUAL, other: str = USUAL
+) -> str:
+    """Return the command that compares two sides."""
+    sides = (first, second)
+    ours, theirs = (" ".join(str(one.relative_to(ROOT)) for one in side) for side in sides)
+    sections = "" if section == other == USUAL else f' --section "{section}"'
+    sections += "" if section == other else f' --against-section "{other}"'
+    return f"enresnet compare {ours} \\\n    --against {theirs}{sections}"
 
 
 def evaluated(folder: Path) -> str:
