@@ -526,6 +526,18 @@ def test_contents_of_whatever_runs_there_are(tmp_path):
     assert {v.decision for v in empty.verdicts} == {"not run"}
 
 
+def test_a_measured_run_counts_before_many_that_are_not(tmp_path):
+    for seed in (0, 1, 2):
+        (write(tmp_path, network("resnet20"), seed, 0.6).folder / "evaluation.json").unlink()
+    write(tmp_path, network("resnet20"), 0, 0.7, setup=Setup(recipe="paper"))
+    runs = [Run.open(path.parent) for path in sorted(tmp_path.rglob("config.yaml"))]
+    assert len(runs) == 4
+    table = next(one for one in contents_of(runs).tables if one.key == "table2")
+    cells = {row.model: row.cells[0].measured for row in table.rows}
+    assert cells["resnet20"].seeds == (0,)
+    assert "recipe paper" in table.caption
+
+
 def test_the_interval_of_a_group_covers():
     """Over trainings of which each has luck of its own."""
     generator, covered = seeded(3), 0

@@ -25,7 +25,7 @@ from enresnet.evaluation.results_folder import EVALUATION
 from enresnet.models import count_parameters, is_noisy
 from enresnet.paper import contents_of, outputs
 from enresnet.report import find_runs
-from enresnet.report.contents import Verdict
+from enresnet.report.contents import Table, Verdict
 from enresnet.training import Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,11 +62,12 @@ def readme() -> str:
 
 def reproduction() -> str:
     """Return all tables as Markdown."""
-    verdicts = contents_of(find_runs([RESULTS]).runs).verdicts
-    parts = [claimed(verdicts), *compared(verdicts), *noise_apart()]
+    contents = contents_of(find_runs([RESULTS]).runs)
+    parts = [claimed(contents.verdicts), *compared(contents.verdicts), *noise_apart()]
     parts += [evaluated(folder) for folder in groups()]
     if (study := RESULTS / "study" / "study.json").is_file():
         parts.append(studied(study))
+    parts.append(not_run(contents.tables))
     return "\n\n".join(parts)
 
 
@@ -231,6 +232,23 @@ def _accuracies(folder: Path) -> dict[str, tuple[str, int]]:
         value, low, high = (f"{100 * row[name]:.1f}" for name in ("accuracy", "low", "high"))
         shown[row["images"]] = f"{value} ({low}-{high})", row["number"]
     return shown
+
+
+def not_run(tables: Sequence[Table]) -> str:
+    """Return the rows of the paper's tables that no run here speaks of."""
+    rows = []
+    for table in tables:
+        empty = [one.title for one in table.rows if all(c.measured is None for c in one.cells)]
+        if empty:
+            own = f"{len(empty)} of {len(table.rows)}"
+            rows.append(
+                {
+                    "table": table.key,
+                    "what it shows": f"{table.title}, {table.data}",
+                    "rows not run": f"{own}: {'; '.join(empty)}",
+                }
+            )
+    return f"## Not run\n\nRows of the paper's tables without a run here.\n\n{as_markdown(rows)}"
 
 
 def studied(path: Path) -> str:

@@ -20,8 +20,8 @@ from enresnet.training.recipe import name_of
 def contents_of(runs: Sequence[Run]) -> Contents:
     """Return the paper's tables and claims beside what some runs measured; nothing is trained.
 
-    A table compares networks of one recipe. Where the runs have several, that of most runs counts,
-    for robust and for natural training each.
+    A table compares networks of one recipe. Where the runs have several, that of most measured runs
+    counts, for robust and for natural training each.
 
     Args:
         runs: The runs; those of other networks or other data than the paper's are left out.
@@ -43,21 +43,28 @@ def contents_of(runs: Sequence[Run]) -> Contents:
 
 
 def _setup(runs: Sequence[Run]) -> Setup:
-    """Return a setup with the recipes that most runs of the paper's networks have."""
+    """Return a setup with the recipes that most measured runs of the paper's networks have."""
     data = {cell.network.data for cell in load_paper().cells()}
     models = {*list_models(), *(cell.network.model for cell in load_paper().cells())}
-    recipes: dict[bool, Counter[Recipe]] = {True: Counter(), False: Counter()}
+    usual: dict[bool, list[Run]] = {False: [], True: []}  # robust, natural
     for run in runs:
         recipe = run.config.recipe
-        usual = recipe.noise > 0 and not recipe.weight_step and recipe.objective != "trades"
-        if run.config.model in models and run.config.data in data and usual:
-            recipes[recipe.objective == "natural"][replace(recipe, memory="auto")] += 1
+        noisy = recipe.noise > 0 and not recipe.weight_step and recipe.objective != "trades"
+        if run.config.model in models and run.config.data in data and noisy:
+            usual[recipe.objective == "natural"].append(run)
     found = {
-        natural: counts.most_common(1)[0][0] if counts else load_recipe(name)
-        for (natural, counts), name in zip(recipes.items(), ("natural", "paper"), strict=True)
+        natural: _most_common(own) or load_recipe("natural" if natural else "paper")
+        for natural, own in usual.items()
     }
     return Setup(
         recipe=name_of(found[False]) or "own",
         natural_recipe=name_of(found[True]) or "own",
         recipes=(found[False], found[True]),
     )
+
+
+def _most_common(runs: Sequence[Run]) -> Recipe | None:
+    """Return the recipe of most runs, of those that are measured if some are."""
+    measured = [run for run in runs if run.results.path.is_file()]
+    counts = Counter(replace(run.config.recipe, memory="auto") for run in measured or runs)
+    return counts.most_common(1)[0][0] if counts else None
