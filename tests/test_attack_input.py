@@ -196,6 +196,8 @@ def test_names_give_the_papers_settings(name, shown):
     [
         *list_attacks(),
         "cw100_pixel",
+        "cw_kappa0.5",
+        "cw100_pixel_kappa2_targeted_random",
         "ifgsm5_l2",
         "pgd7_l2_targeted",
         "cw_pixel_runner_up",
@@ -219,12 +221,22 @@ def test_names_come_back(name):
         ("pgd20", {"steps": 5}),
         ("pgd20_l2", {"norm": "linf"}),
         ("cw_pixel", {"space": "tanh"}),
+        ("cw_kappa1", {"kappa": 2.0}),
         ("fgsm_targeted", {"goal": "untargeted"}),
     ],
 )
 def test_options_that_contradict_the_name(name, options):
     with pytest.raises(ValueError, match="contradicts the name"):
         create_attack(name, **options)
+
+
+@pytest.mark.parametrize("kappa", [0.25, 1 / 255, 1e-5, 1e30])
+def test_a_confidence_is_in_the_name(kappa):
+    """So results of two confidences have two entries; the name creates the attack again."""
+    name = CarliniWagner(kappa=kappa).name
+    assert name != CarliniWagner().name
+    assert create_attack(name).kappa == pytest.approx(kappa, rel=1e-5)
+    assert create_attack(name).name == name
 
 
 @pytest.mark.parametrize(

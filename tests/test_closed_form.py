@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from enresnet.attacks import FGSM, IFGSM, PGD, CarliniWagner
 from enresnet.attacks.gradient import expected_gradient
 from enresnet.attacks.losses import cross_entropy, margin
-from problems import Linear, random_problem, seeded
+from problems import Linear, Noisy, random_problem, seeded
 
 
 def linear_problem(seed, inset):
@@ -107,6 +107,22 @@ class TestCarliniWagner:
         labels = model(images).argmax(dim=1)
         attack = CarliniWagner(space=space, kappa=1.0, steps=500, step_size=5e-3)
         assert (margin(model(attack(model, images, labels)), labels) <= -0.99).all()
+
+    def test_without_confidence_noise_makes_it_right_again(self, space):
+        """At the boundary later draws differ from those of the search; beyond it they do not."""
+        images, labels = random_problem((20, 1, 5, 5), classes=2, seed=1)
+        images = 0.2 + 0.6 * images
+        model = Noisy(25, seed=1)
+        labels = Linear(25, seed=1)(images).argmax(dim=1)
+        right = {}
+        for kappa in (0.0, 2.0):
+            torch.manual_seed(0)
+            attack = CarliniWagner(space=space, kappa=kappa, steps=300, step_size=5e-3, eot=5)
+            attacked = attack(model, images, labels)
+            draws = torch.stack([model(attacked).argmax(dim=1) == labels for _ in range(200)])
+            right[kappa] = draws.float().mean().item()
+        assert right[0.0] > 0.05
+        assert right[2.0] < 0.01
 
     def test_minimises_the_size_of_the_change(self, space):
         """Once the boundary is crossed the largest change shrinks again, and c says how much."""

@@ -41,6 +41,10 @@ class CarliniWagner(Attack):
     smallest perturbation. So a failed example gets the point nearest to success, and a margin below
     ``-kappa`` counts as ``-kappa``.
 
+    With ``kappa=0`` an example stops at the decision boundary. There a model with noise is right in
+    many later draws, though the image is no harder to attack; its accuracy says more with a kappa
+    of the size of the noise in the logits, such as 1.
+
     Args:
         c: The weight of the margin against the size of the perturbation; 10 by default.
         kappa: The confidence, in logits, by which the wrong class should lead; 0 by default.
@@ -91,7 +95,8 @@ class CarliniWagner(Attack):
     def name(self) -> str:
         """The name on the command line and in results."""
         steps = "" if self.steps == 50 else str(self.steps)
-        return with_suffixes(f"cw{steps}{'_pixel' * (self.space == 'pixel')}", "linf", self)
+        kappa = f"_kappa{self.kappa:g}" if self.kappa else ""
+        return with_suffixes(f"cw{steps}{'_pixel' * (self.space == 'pixel')}{kappa}", "linf", self)
 
     def forward_passes(self) -> int:
         """Return how many forward passes one image costs."""

@@ -54,6 +54,7 @@ LISTED = (
     "autoattack_rand",
     "cw",
     "cw_pixel",
+    "cw_kappa1",
     "fmn100",
     "noise",
     "fgsm_l2",
@@ -63,8 +64,10 @@ LISTED = (
     "noise_l2",
 )
 
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?"
 _NAME = re.compile(
     rf"(?P<kind>{'|'.join(ATTACKS)})(?P<steps>[0-9]+)?(?P<version>_rand)?(?P<space>_pixel)?"
+    rf"(?P<kappa>_kappa{_NUMBER})?"
     r"(?P<loss>_dlr|_t)?(?P<norm>_l2)?"
     rf"(?P<goal>_targeted|_runner_up)?(?P<targets>(?<=_targeted)_(?:{'|'.join(TARGETS)}))?"
 )
@@ -106,7 +109,8 @@ def create_attack(name: str, **options: Unpack[AttackOptions]) -> Attack:
 
     Args:
         name: One of :func:`list_attacks`. Any number of steps may follow ifgsm, pgd, apgd, cw,
-            fmn and square. ``_runner_up`` or ``_targeted`` may follow the whole, and after
+            fmn and square, and ``_kappa1`` or another confidence in logits cw and cw_pixel.
+            ``_runner_up`` or ``_targeted`` may follow the whole, and after
             ``_targeted`` how targets are chosen: ``_random``, ``_least_likely``, ``_runner_up`` or
             ``_all``.
         **options: Arguments of the attack's constructor, such as ``epsilon`` or ``eot``.
@@ -134,16 +138,22 @@ def create_attack(name: str, **options: Unpack[AttackOptions]) -> Attack:
             "_targeted_least_likely, _targeted_runner_up or _targeted_all, which say the target"
             + checks.did_you_mean(name, LISTED)
         )
-    named: dict[str, Any] = {
-        option: int(word) if option == "steps" else _MEANINGS.get(word, word.removeprefix("_"))
-        for option, word in said.items()
-    }
+    named = {option: _meaning(option, word) for option, word in said.items()}
     given: dict[str, Any] = {**options}
     _check_options(name, kind, given)
     for key, value in named.items():
         if given.get(key, value) != value:
             raise ValueError(f"{key}={given[key]!r} contradicts the name {name!r}")
     return ATTACKS[kind](**{**given, **named})
+
+
+def _meaning(option: str, word: str) -> str | int | float:
+    """Return what a word of a name means for an option."""
+    if option == "steps":
+        return int(word)
+    if option == "kappa":
+        return float(word.removeprefix("_kappa"))
+    return _MEANINGS.get(word, word.removeprefix("_"))
 
 
 def _check_options(name: str, kind: str, options: Collection[str]) -> None:

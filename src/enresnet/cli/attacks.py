@@ -27,5 +27,6 @@ def command(*, json: Path | None = None) -> None:
     write_json(json, rows)
     print_table(
         rows,
-        caption="A name may end in another number of steps: ifgsm7, pgd100, apgd50, fmn50, cw200.",
+        caption="Names take another number of steps (ifgsm7, pgd100, apgd50, fmn50, cw200), and "
+        "cw another confidence in logits (cw_kappa0.5, cw200_pixel_kappa2).",
     )
