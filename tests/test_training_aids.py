@@ -10,7 +10,7 @@ from enresnet.attacks import FGSM
 from enresnet.data import Images, load_data
 from enresnet.models import create_model
 from enresnet.models.batchnorm_statistics import statistics_held
-from enresnet.training import Trainer
+from enresnet.training import Trainer, load_recipe
 from enresnet.training.averaging import WeightAverage
 from enresnet.training.awp import default_gamma, perturbed_weights
 from enresnet.training.collapse_guard import CollapseGuard
@@ -125,13 +125,22 @@ class TestAverage:
         torch.testing.assert_close(trainer.result.stem.weight, model.stem.weight)
 
 
+def _enlarged(images):
+    """Return images of twice the side, so that half the side is large enough."""
+    pixels = images.pixels.repeat_interleave(2, dim=2).repeat_interleave(2, dim=3)
+    return replace(images, pixels=pixels)
+
+
 class TestGuard:
     def test_a_cliff_is_seen_and_a_wobble_is_not(self):
         data = load_data("digits")
         guard = CollapseGuard(data.validation, replace(RECIPE, epsilon=0.3), seed=0)
         accuracies = iter([0.4, 0.35, 0.25, 0.45, 0.2])
         guard._accuracy = lambda *_: next(accuracies)
-        assert [guard.collapsed(None, None) is None for _ in range(5)] == [
+        assert [
+            guard.collapsed(None, None, epsilon=guard._recipe.epsilon, halve=False) is None
+            for _ in range(5)
+        ] == [
             True,
             True,
             True,
@@ -150,15 +159,17 @@ class TestGuard:
             guard = CollapseGuard(named, RECIPE, seed=0)
             accuracies = iter(values)
             guard._accuracy = lambda *_, accuracies=accuracies: next(accuracies)
-            assert guard.collapsed(None, None) is None
-            assert (guard.collapsed(None, None) is None) == fine
+            assert guard.collapsed(None, None, epsilon=guard._recipe.epsilon, halve=False) is None
+            assert (
+                guard.collapsed(None, None, epsilon=guard._recipe.epsilon, halve=False) is None
+            ) == fine
 
     def test_half_fallen_is_nothing_to_go_back_to(self):
         guard = CollapseGuard(load_data("digits").validation, RECIPE, seed=0)
         accuracies = iter([0.8, 0.5, 0.7])
         guard._accuracy = lambda *_: next(accuracies)
         for number in range(3):
-            assert guard.collapsed(None, None) is None
+            assert guard.collapsed(None, None, epsilon=guard._recipe.epsilon, halve=False) is None
             guard.keep(NetworkState(model={"a": torch.tensor(number)}))
             assert guard.good.model["a"] == (0, 0, 2)[number]
 
@@ -166,8 +177,52 @@ class TestGuard:
         guard = CollapseGuard(load_data("digits").validation, RECIPE, seed=0)
         accuracies = iter([0.12, 0.0])
         guard._accuracy = lambda *_: next(accuracies)
-        assert guard.collapsed(None, None) is None
-        assert guard.collapsed(None, None) is None
+        assert guard.collapsed(None, None, epsilon=guard._recipe.epsilon, halve=False) is None
+        assert guard.collapsed(None, None, epsilon=guard._recipe.epsilon, halve=False) is None
+
+    def test_while_epsilon_grows_an_epoch_is_compared_with_the_one_before(self):
+        """A harder attack leaves less: 0.9 at a tenth of epsilon, 0.3 at epsilon is no collapse."""
+        guard = CollapseGuard(load_data("digits").validation, RECIPE, seed=0)
+        growing = [(0.1, 0.9), (0.4, 0.7), (0.7, 0.5), (1.0, 0.3), (1.0, 0.4)]
+        accuracies = iter([found for _, found in growing])
+        guard._accuracy = lambda *_: next(accuracies)
+        for share, _ in growing:
+            epsilon = share * RECIPE.epsilon
+            assert guard.collapsed(None, None, epsilon=epsilon, halve=False) is None
+        assert guard.best == pytest.approx(0.5)
+        for share, last in ((0.5, 0.05), (1.0, 0.1)):  # but a cliff is one at any time
+            guard._accuracy = lambda *_, last=last: last
+            words = guard.collapsed(None, None, epsilon=share * RECIPE.epsilon, halve=True)
+            assert words == f"collapsed: PGD-5 accuracy fell from 50.0 % to {100 * last:.1f} %"
+
+    def test_a_network_is_judged_by_what_it_is_trained_for(self):
+        """At the epsilon and the image size of the epoch, at its very end."""
+        data = load_data("digits", limit=60)
+        data = replace(data, train=_enlarged(data.train), validation=_enlarged(data.validation))
+        recipe = load_recipe("fast", epochs=4, epsilon=0.2, batch_size=16)
+        trainer, seen = Trainer(create_model("resnet8", in_channels=1), data, recipe), []
+        guard = trainer._guard
+
+        def judged(*_, epsilon, halve):
+            seen.append((round(epsilon / 0.2, 2), halve))
+
+        guard.collapsed = judged
+        list(trainer.epochs())
+        steps = trainer.steps
+        assert seen == [
+            (round((1 - 1 / steps) / 2, 2), True),
+            (round((2 - 1 / steps) / 2, 2), False),
+            (1.0, False),
+            (1.0, False),
+        ]
+        assert not trainer.collapsed
+        shapes = []
+        guard = CollapseGuard(data.validation, recipe, seed=0)
+        model = create_model("resnet8", in_channels=1)
+        model.register_forward_pre_hook(lambda _, given: shapes.append(given[0].shape[2:]))
+        for halve in (True, False):
+            guard._accuracy(model, trainer.engine, 0.1, halve)
+        assert set(shapes) == {(8, 8), (16, 16)}
 
     def test_a_provoked_collapse_is_undone(self):
         """Attacks that help the network instead: it leans on them and loses its robustness."""

@@ -3,6 +3,10 @@
 After each epoch the accuracy under PGD-5 on a fixed batch of validation images is compared with
 the best so far. If it drops to less than half, training returns to the last good state and
 continues with PGD-2, which does not collapse.
+
+The network is judged by what it is trained for at that time: at the epsilon and the image size of
+the epoch. While epsilon grows the task gets harder, so the accuracy is compared with that of the
+epoch before, not with the best.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from enresnet.attacks import PGD
 from enresnet.common.randomness import named_generator
 from enresnet.data import Images
 from enresnet.evaluation import score
+from enresnet.training.curriculum import halved
 from enresnet.training.engine import Engine
 from enresnet.training.objectives import OBJECTIVES
 from enresnet.training.recipe import Recipe
@@ -41,9 +46,14 @@ class CollapseGuard:
         self.good = NetworkState()  # the last good one
         self._is_good = True
 
-    def collapsed(self, model: nn.Module, engine: Engine) -> str | None:
-        """Return what happened if the accuracy collapsed, and otherwise None."""
-        accuracy = self._accuracy(model, engine)
+    def collapsed(
+        self, model: nn.Module, engine: Engine, *, epsilon: float, halve: bool
+    ) -> str | None:
+        """Return what happened if the accuracy collapsed, and otherwise None.
+
+        ``epsilon`` is that of training now; ``halve`` says whether its images have half the side.
+        """
+        accuracy = self._accuracy(model, engine, epsilon, halve)
         error = math.sqrt(self.best * (1 - self.best) / len(self._labels))
         fall = self.best - accuracy
         if self.best >= self._floor and fall > max((1 - CLIFF) * self.best, ERRORS * error):
@@ -51,7 +61,8 @@ class CollapseGuard:
                 f"collapsed: PGD-{STEPS} accuracy fell from {100 * self.best:.1f} % to "
                 f"{100 * accuracy:.1f} %"
             )
-        self.best = max(self.best, accuracy)
+        growing = epsilon < self._recipe.epsilon
+        self.best = accuracy if growing else max(self.best, accuracy)
         self._is_good = accuracy >= GOOD * self.best
         return None
 
@@ -75,16 +86,17 @@ class CollapseGuard:
         objective = OBJECTIVES[self._recipe.objective].several_steps
         return replace(self._recipe, objective=objective, steps=2, step_size=step)
 
-    def _accuracy(self, model: nn.Module, engine: Engine) -> float:
+    def _accuracy(self, model: nn.Module, engine: Engine, epsilon: float, halve: bool) -> float:
         """Return the accuracy; each process scores its part of the images."""
         attack = PGD(
-            epsilon=self._recipe.epsilon,
+            epsilon=epsilon,
             steps=STEPS,
             eot=1,
             generator=named_generator(self._seed, f"collapse guard {engine.rank}"),
         )
         own = engine.share_of(len(self._labels))
         images, labels = self._images[own].to(engine.device), self._labels[own].to(engine.device)
+        images = halved(images) if halve else images
         right = torch.zeros((), device=engine.device)  # few images: float32 counts them exactly
         if len(labels):
             attacked = attack(model, images, labels, progress=False)

@@ -294,8 +294,7 @@ class Trainer:
         done = (at.epoch + number / steps) / self.recipe.epochs
         self._follow(recipe_at(self._plan, done))
         own = rows[self.engine.share_of(len(rows))]
-        halve = done < self.recipe.low_resolution and not self._never_halved
-        images, labels = self._batches.load(own, halve=halve)
+        images, labels = self._batches.load(own, halve=self._halves(done))
         if self._answers is not None:
             self.objective.answers = self._answers[own].to(self.engine.device)
         rate = self.recipe.rate_at(at.epoch, (number + 1) / steps, steps)
@@ -324,6 +323,10 @@ class Trainer:
             robust=right / len(rows) if self.objective.robust else None,
             stop=stop,
         )
+
+    def _halves(self, done: float) -> bool:
+        """Return whether images have half the side when a fraction ``done`` is over."""
+        return done < self.recipe.low_resolution and not self._never_halved
 
     def _follow(self, recipe: Recipe) -> None:
         """Change the objective if the recipe asks for another one from now on."""
@@ -412,7 +415,12 @@ class Trainer:
             return ""
         self._noise.manual_seed(named_seed(self._seed, f"guard noise {self.progress.epoch}"))
         with self.engine.autocast():
-            happened = self._guard.collapsed(self.model, self.engine)
+            happened = self._guard.collapsed(
+                self.model,
+                self.engine,
+                epsilon=self._now.epsilon,
+                halve=self._halves((self.progress.epoch + 1 - 1 / self.steps) / self.recipe.epochs),
+            )
         if happened is None:
             self._guard.keep(self._network)
             return ""
