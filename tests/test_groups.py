@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -72,6 +73,31 @@ def test_intervals_cover_and_false_alarms_are_rare(paired, runs, luck):
             assert called / repeats <= 0.075
 
 
+@pytest.mark.parametrize("lucks", [(0.2, 0.2), (0.2, 0.06), (0.06, 0.2)])
+@pytest.mark.parametrize("runs", [(2, 3), (2, 5), (2, 10)])
+def test_sides_of_different_size_and_luck_raise_no_false_alarms(runs, lucks):
+    """The estimated degrees of freedom of a sum would: in one comparison of ten."""
+    generator, called, repeats = seeded(9), 0, 500
+    for _ in range(repeats):
+        scores = [
+            0.5 + 0.1 * luck * torch.randn(count, 1, generator=generator) + 0.01 * ease
+            for ease in [torch.randn(100, generator=generator)]
+            for count, luck in zip(runs, lucks, strict=True)
+        ]
+        sides = [{str(n): one for n, one in enumerate(side)} for side in scores]
+        called += compare_groups(*sides, paired=False).verdict != "undecided"
+    assert called / repeats <= 0.06
+
+
+def test_each_seed_is_compared_with_itself():
+    """In whatever order its runs were named."""
+    scores = {"a": 0.1, "b": 0.4, "c": 0.8}
+    first = {seed: torch.full((50,), scores[seed] + 0.1) for seed in "abc"}
+    second = {seed: torch.full((50,), scores[seed]) for seed in "cab"}
+    found = compare_groups(first, second, paired=True)
+    assert found.by_seed == pytest.approx({"a": 0.1, "b": 0.1, "c": 0.1})
+
+
 def test_images_alone_would_raise_false_alarms():
     """What the comparison of single runs gets wrong when it is read as one of methods."""
     generator, alone, groups = seeded(), 0, 0
@@ -121,16 +147,18 @@ def test_what_cannot_be_compared():
 RECIPE = load_recipe("fast")
 
 
-def write_run(folder, scores, *, model="resnet8", seed=0, commit="c1", **changes):
-    """Write a run that was evaluated with these scores on clean images."""
+def write_run(folder, scores, *, model="resnet8", seed=0, commit="c1", robust=(), **changes):
+    """Write a run that was evaluated with these scores on clean images, and under attacks."""
     run = Run.create(folder, RunConfig(model, "digits", replace(RECIPE, **changes), seed=seed))
     right = scores.bool()[:, None]
     data = Images(torch.zeros(len(right), 1, 1, 1), torch.zeros(len(right)).long(), ("a", "b"))
     kept = Scored(right, right, right, torch.ones(len(right)))
     about = {"model": model, "weights": f"{folder}", "data_name": "d", "checkpoint": "best"}
+    how = {"seconds": 1.0, "independent": True, "deterministic": True}
+    attacked = {name: summarise(kept, data, settings={"epsilon": 0.1}, **how) for name in robust}
     ResultsFolder(folder).add(
         "best",
-        Evaluation(summarise(kept, data, seconds=1.0, independent=True, deterministic=True), {}),
+        Evaluation(summarise(kept, data, **how), attacked),
         data="images",
         conditions={**about, "epsilon": 0.1},
     )
@@ -192,6 +220,48 @@ class TestCommand:
         (tmp_path / "resnet8-1" / "environment.json").write_text('[{"commit": "c2"}]')
         assert main(["compare", *groups[0], "--against", *groups[1]]) == 0
         assert "different commits: c1, c2" in capsys.readouterr().out
+
+    def test_what_one_run_lacks_is_named(self, tmp_path, capsys):
+        scores = torch.arange(40) % 2
+        for model in ("en1_resnet8", "resnet8"):
+            for seed in (0, 1):
+                robust = () if (model, seed) == ("resnet8", 1) else ("fgsm",)
+                folder = tmp_path / f"{model}-{seed}"
+                own = scores.roll(seed + len(model))
+                write_run(folder, own, model=model, seed=seed, robust=robust)
+        first, second = (
+            [str(tmp_path / f"{m}-{n}") for n in (0, 1)] for m in ("en1_resnet8", "resnet8")
+        )
+        assert main(["compare", *first, "--against", *second]) == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        assert f"fgsm is not compared: it was not measured for {second[1]}" in shown
+
+    def test_scores_of_another_run_are_refused(self, groups, capsys):
+        shutil.copy(f"{groups[1][0]}/scores.safetensors", groups[1][1])
+        assert main(["compare", *groups[0], "--against", *groups[1]]) == 2
+        shown = " ".join(capsys.readouterr().err.split())
+        assert "they are not of one evaluation; evaluate again" in shown
+
+    def test_a_collapse_is_told_of(self, groups, capsys):
+        note = "collapsed: PGD-5 accuracy fell from 20.0 % to 2.0 %; back, and on with PGD-2"
+        (Path(groups[1][2]) / "metrics.csv").write_text(
+            f'epoch,validation_natural,validation_robust,note\n1,0.5,0.4,\n2,0.5,0.4,"{note}"\n'
+        )
+        for words in ([groups[0][2], groups[1][2]], [*groups[0], "--against", *groups[1]]):
+            assert main(["compare", *words]) == 0
+            shown = " ".join(capsys.readouterr().out.split())
+            assert f"resnet8-2: in epoch 2 it {note}." in shown
+
+    def test_other_recipes_are_told_of(self, groups, capsys):
+        for folder in groups[1]:
+            config = Path(folder) / "config.yaml"
+            text = config.read_text()
+            assert "  epochs: " in text
+            config.write_text(re.sub(r"  epochs: \d+", "  epochs: 77", text))
+        for words in ([groups[0][2], groups[1][2]], [*groups[0], "--against", *groups[1]]):
+            assert main(["compare", *words]) == 0
+            shown = " ".join(capsys.readouterr().out.split())
+            assert re.search(r"The sides differ in recipe.epochs \d+ and 77\.", shown)
 
     def test_bad_groups(self, groups, tmp_path, capsys):
         def error(*words):

@@ -82,6 +82,33 @@ def test_many_epochs_do_not_make_the_luckiest_stand_out():
     assert sum(epoch == 40 for epoch in kept) >= 47
 
 
+def after(epochs, best, last):
+    """Return whether the last epoch is kept, of so many of which the others score as the best."""
+    selection = Selection(epochs=epochs, averaged=True)
+    for number in range(1, epochs):
+        selection.consider(number, best, selecting=True)
+    return selection.consider(epochs, last, selecting=True)
+
+
+def test_the_more_epochs_the_more_the_best_must_lead():
+    """28 images lost and 12 gained have p = 0.017: below 5 % / 2, not below 5 % / 10."""
+    best, last = torch.ones(1000), torch.ones(1000)
+    best[:12], last[12:40] = 0.0, 0.0
+    assert not after(2, best, last)
+    assert after(10, best, last)
+
+
+def test_a_ruined_network_is_refused_after_any_number_of_epochs():
+    """Scores of a noisy network are shares of draws: their p-value is never below 1 in 10,000."""
+    generator = seeded(6)
+    best, last = (
+        (torch.rand(500, 5, generator=generator) < share).double().mean(dim=1)
+        for share in (0.455, 0.015)
+    )
+    assert not after(2, best, last)
+    assert not after(600, best, last)
+
+
 def test_what_is_kept_is_remembered():
     scores = sampled([0.40, 0.44, 0.44, 0.36], seeded(4))
     whole, before = (Selection(epochs=4, averaged=False) for _ in range(2))

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from enresnet.evaluation.statistics import SharedNoise as SharedNoise
     from enresnet.evaluation.statistics import accuracy_interval as accuracy_interval
     from enresnet.evaluation.statistics import compare_scores as compare_scores
+    from enresnet.evaluation.statistics import holm as holm
     from enresnet.evaluation.statistics import paired_difference as paired_difference
 
 __all__ = load_on_first_use(
@@ -62,6 +63,8 @@ __all__ = load_on_first_use(
         "runner": "ImageSink Shard WorkItem",
         "scoring": "score",
         "session": "Session",
-        "statistics": "Comparison SharedNoise accuracy_interval compare_scores paired_difference",
+        "statistics": (
+            "Comparison SharedNoise accuracy_interval compare_scores holm paired_difference"
+        ),
     },
 )

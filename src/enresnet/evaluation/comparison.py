@@ -253,7 +253,8 @@ def _rows(
     entries = [_entries(record, section) for record, section in places]
     common = set.intersection(*(set(entry) for entry in entries))
     rows: dict[str, list[_Kept]] = {}
-    skipped: dict[str, str] = {}
+    every = sorted(set.union(*(set(entry) for entry in entries)) - common)
+    skipped = {name: _lacking(name, places, entries) for name in every}
     for name in sorted(common, key=lambda name: (name != NATURAL, name)):
         kept = [entry[name] for entry in entries]
         reasons = [
@@ -267,6 +268,18 @@ def _rows(
     return rows, skipped
 
 
+def _lacking(
+    name: str,
+    places: Sequence[tuple[ResultsFolder | Evaluation, str]],
+    entries: Sequence[Mapping[str, _Kept]],
+) -> str:
+    """Return which of the results have no such attack."""
+    without = [where for where, entry in zip(places, entries, strict=True) if name not in entry]
+    names = [str(r.folder) if isinstance(r, ResultsFolder) else "a result" for r, _ in without]
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"it was not measured for {names[0]}{more}"
+
+
 def _entries(record: ResultsFolder | Evaluation, section: str) -> dict[str, _Kept]:
     if isinstance(record, Evaluation):
         values = {NATURAL: record.natural, **record.robust}
@@ -277,6 +290,8 @@ def _entries(record: ResultsFolder | Evaluation, section: str) -> dict[str, _Kep
     for key, value in counts.items():
         place, _, name = key.rpartition("/")
         if place == section:
+            if conflict := record.disagreement(section, name):
+                raise ValueError(conflict)
             found[name] = _Kept(value, about[key])
     return found
 

@@ -12,14 +12,14 @@ cases (Obuchowski and Rockette, 1995). The mean over S seeds and N images then v
 
 The first part is what the accuracies of single trainings differ by, with S - 1 degrees of freedom.
 The second is the covariance of two trainings over the images, divided by N. Where both methods were
-trained with the same seeds, y is the difference of the pair. Otherwise the first part is the sum of
-that of each method, with Welch's (1947) degrees of freedom, and the second is that of what differs
-between the methods.
+trained with the same seeds, y is the difference of the pair. Otherwise each method has a first part
+of its own, and the second is that of what differs between the methods.
 
 .. math:: h^2 = t_{S-1}^2 \hat V_{\text{seeds}} + t_{N-1}^2 \hat V_{\text{images}}
 
 Each part has its own quantile of Student's t. That is a little wider than one quantile for the
-sum, and holds from two seeds up, where the estimated degrees of freedom of a sum do not.
+sum, and holds from two seeds up, where the estimated degrees of freedom of a sum (Welch, 1947) do
+not: with 2 and 10 runs as different as can be, such an interval covers in 90 % of cases.
 """
 
 from __future__ import annotations
@@ -74,14 +74,6 @@ class _Part:
 
     variance: float
     freedom: float
-
-    def and_of(self, other: _Part) -> _Part:
-        """Return that of a difference of two means (Welch, 1947)."""
-        total = self.variance + other.variance
-        if total == 0:
-            return self
-        spread = self.variance**2 / self.freedom + other.variance**2 / other.freedom
-        return _Part(total, total**2 / spread)
 
     def half_width(self, confidence: float) -> float:
         if self.variance == 0:
@@ -138,7 +130,7 @@ def compare_groups(
     else:
         across = _centred(one).mean(dim=0) @ _centred(two).mean(dim=0) / (one.shape[1] - 1)
         common = _covariance(one) + _covariance(two) - 2 * float(across)
-        parts = [_seeds(one).and_of(_seeds(two)), _images(common, one.shape[1])]
+        parts = [_seeds(one), _seeds(two), _images(common, one.shape[1])]
     accuracies = float(one.mean()), float(two.mean())
     mean = accuracies[0] - accuracies[1]
     half = _half_width(parts, one.shape[1], CONFIDENCE)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 ABOUT = ("model", "weights", "data_name", "checkpoint", "epsilon")  # what all entries share
 DECIDING = ("seed", "draws", "batch_size")  # a result depends on, beside weights and settings
 EVALUATION, SCORES = "evaluation.json", "scores.safetensors"
+SAME = 1e-5  # accuracies are kept in float32
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,26 @@ class ResultsFolder:
                     f"{file['name']} holds now: evaluate it again"
                 )
         return ""
+
+    def disagreement(self, section: str, attack: str) -> str:
+        """Return a sentence if single images have other scores than the accuracy says, else "".
+
+        Then the two files are of different networks: one of them was copied here.
+        """
+        stored = self.sections().get(section, {})
+        entry = stored.get(NATURAL) if attack == NATURAL else stored.get("robust", {}).get(attack)
+        counts, about = self.scores()
+        key = f"{section}/{attack}"
+        if not entry or key not in counts or not isinstance(entry.get("accuracy"), float):
+            return ""
+        found = float(counts[key].double().mean()) / about[key]["draws"]
+        if abs(found - entry["accuracy"]) < SAME:
+            return ""
+        return (
+            f"{self.folder}: {SCORES} gives {100 * found:.2f} % for {attack} ({section}) and "
+            f"{EVALUATION} {100 * entry['accuracy']:.2f} %: they are not of one evaluation; "
+            "evaluate again"
+        )
 
     def names(self) -> list[str]:
         """Return the names of the sections, of which there is at least one."""

@@ -21,6 +21,7 @@ Two models that are compared have such draws each, and the difference varies wit
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import NormalDist
 from typing import Any
@@ -297,6 +298,32 @@ def _interval_p_value(differences: Tensor, shared: SharedNoise) -> float:
         return by_spread
     by_count = 2 * NormalDist().cdf(-math.sqrt(count * mean / (1 - mean)))
     return max(by_spread, by_count)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values that allow for how many tests there are (Holm, 1979).
+
+    If those below 5 % are called significant, the chance that any of them is so by luck alone is at
+    most 5 %, however the tests depend on each other.
+
+    Args:
+        p_values: Those of the single tests.
+
+    Returns:
+        The adjusted ones, in the same order.
+
+    Example::
+
+        from enresnet.evaluation import holm
+
+        print(holm([0.01, 0.04, 0.03]))  # about 0.03, 0.06, 0.06
+    """
+    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
+    adjusted, highest = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(order):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = highest
+    return adjusted
 
 
 def calibration_error(confidence: Tensor, right: Tensor, bins: int = BINS) -> float:

@@ -221,8 +221,7 @@ class Evidence:
             reason = found if isinstance(found, str) else found.skipped[name]
             return _Found(None, None, None, None, seeds, runs, f"Not comparable: {reason}.")
         one: Comparison = found.compared[name]
-        note = ONE_SEED if set(first) == set(second) else NO_PAIR
-        p_value = one.p_value if claim.relation == "above" else None
+        note, p_value = ONE_SEED if set(first) == set(second) else NO_PAIR, None
         if len(folders[0]) > 1:
             note = ""
             scores = self._scores(first, claim.first, claim.metric)

@@ -11,15 +11,17 @@ from typing import Any
 
 from enresnet.common.files import atomic_write
 from enresnet.common.tables import Row, as_latex, as_markdown
+from enresnet.evaluation import holm
 from enresnet.report.contents import Cell, Contents, Table, Verdict
 
 CLAIMS_CAPTION = (
     "Effects are in points, with 95 % intervals over pairs of seeds and images; over images alone "
     "with fewer than two pairs. A claim holds if the whole interval is where the claim says, fails "
-    "if it is elsewhere, and is undecided otherwise, and wherever there are fewer than two pairs. "
-    "The p-value is that of an effect at the edge of what is claimed; with fewer than two pairs "
-    "it is over images alone, says something of these weights only, and decides nothing. Each "
-    "claim is a test of its own: one in twenty errs by chance."
+    "if it is elsewhere, and is undecided otherwise, and wherever there are fewer than two pairs: "
+    "such an effect is that of these weights only. The p-value is that of an effect at the edge of "
+    "what is claimed. Each claim is a test of its own, so one verdict in twenty errs by chance; "
+    "Holm's p-value (1979) allows for all claims of the table, of which it may be wrong in one at "
+    "the 5 % level."
 )
 
 
@@ -67,6 +69,8 @@ def table_caption(table: Table) -> str:
 
 def claim_rows(verdicts: Sequence[Verdict]) -> list[Row]:
     """Return a row of words for every claim."""
+    tested = [v.p_value for v in verdicts if v.p_value is not None]
+    adjusted = iter(holm(tested))
     return [
         {
             "claim": verdict.statement,
@@ -74,6 +78,7 @@ def claim_rows(verdicts: Sequence[Verdict]) -> list[Row]:
             "paper": "" if verdict.paper_effect is None else f"{verdict.paper_effect:+.2f}",
             "ours": _effect(verdict),
             "p": "" if verdict.p_value is None else f"{verdict.p_value:.2g}",
+            "p (Holm)": "" if verdict.p_value is None else f"{next(adjusted):.2g}",
             "seeds": " ".join(map(str, verdict.seeds)),
             "verdict": verdict.decision,
             "note": verdict.note,

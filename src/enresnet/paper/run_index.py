@@ -13,6 +13,8 @@ from enresnet.training import Run, RunConfig
 from enresnet.training.recipe import name_of
 from enresnet.training.run_groups import kind_of
 
+PLACE = 3  # DATA/RECIPE/RUN: what a part is known by, wherever the folder was moved
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -166,6 +168,19 @@ class RunIndex:
     def found(self) -> list[Run]:
         """The runs that were asked for and are there."""
         return list(self._found.values())
+
+    def collapsed(self, run: Run) -> str:
+        """Return why a run was not trained by its recipe to the end; "" if it was.
+
+        The collapse of a part counts for what it was integrated into.
+        """
+        if run.collapse:
+            return run.collapse
+        parts = {Path(part).parts[-PLACE:] for part in run.config.parts}
+        for place, other in self._runs.items() if parts else ():
+            if any(place.parts[-len(part) :] == part for part in parts) and other.collapse:
+                return f"of its part {other.folder.name}, {other.collapse}"
+        return ""
 
     def choices(self, networks: Iterable[Network]) -> list[Choice]:
         """Return where there are several runs of one of these networks and a seed."""

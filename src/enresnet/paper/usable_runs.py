@@ -2,7 +2,8 @@
 
 What a folder says is believed only if its parts agree: the scores of single images must be of the
 images and of the number that the accuracy beside them states, and of the data that the network was
-trained on. Runs that cannot be read are named and left out; the others are shown.
+trained on. Runs that cannot be read are named and left out, and so are trainings that collapsed and
+went on in another way than their recipe says; the others are shown.
 """
 
 from __future__ import annotations
@@ -55,6 +56,9 @@ def usable_runs(index: RunIndex, side: Side, metric: Metric) -> UsableRuns:
             if source is None:
                 continue
         assert run is not None
+        if collapsed := index.collapsed(run):
+            left_out.append(f"{run.folder} is left out: {collapsed}.")
+            continue
         measurement = Measurement(index.setup, run, side.source, source)
         try:
             if not measurement.has_scores(metric):
@@ -96,6 +100,8 @@ def _about_scores(measurement: Measurement, metric: Metric) -> dict[str, Any]:
         )
     if entry.get("data") != about["data"]:
         raise ValueError(f"its {what} and its scores are of different images: measure it again")
+    if conflict := run.results.disagreement(*key.rsplit("/", 1)):
+        raise ValueError(conflict)
     data = (entry.get("circumstances") or {}).get("data_name")
     if data is not None and data != run.config.data:
         raise ValueError(f"its {what} is on {data}, it was trained on {run.config.data}")

@@ -23,6 +23,7 @@ from enresnet.data import Images
 from enresnet.evaluation import score
 from enresnet.training.curriculum import halved
 from enresnet.training.engine import Engine
+from enresnet.training.metrics import COLLAPSED
 from enresnet.training.objectives import OBJECTIVES
 from enresnet.training.recipe import Recipe
 from enresnet.training.state import GuardState, NetworkState
@@ -58,7 +59,7 @@ class CollapseGuard:
         fall = self.best - accuracy
         if self.best >= self._floor and fall > max((1 - CLIFF) * self.best, ERRORS * error):
             return (
-                f"collapsed: PGD-{STEPS} accuracy fell from {100 * self.best:.1f} % to "
+                f"{COLLAPSED}PGD-{STEPS} accuracy fell from {100 * self.best:.1f} % to "
                 f"{100 * accuracy:.1f} %"
             )
         growing = epsilon < self._recipe.epsilon

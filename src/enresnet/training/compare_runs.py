@@ -11,7 +11,7 @@ from enresnet.common import checks
 from enresnet.evaluation import Evaluation
 from enresnet.evaluation.results_folder import EVALUATION, SCORES, ResultsFolder
 from enresnet.training.run import Run
-from enresnet.training.run_groups import RunGroup, pair_by_seed
+from enresnet.training.run_groups import RunGroup, pair_by_seed, training_notes
 
 if TYPE_CHECKING:
     from enresnet.evaluation import ComparisonTable
@@ -130,12 +130,13 @@ def _two_models(
         tries=tries,
     )
     note = "One run per side: the verdict is on these weights, not on the training method."
+    runs = [_runs(side) for side in (first, second)]
     return ComparisonTable(
         f"{labels[0][0]}{words[0]} less {labels[1][0]}{words[1]}",
         "paired by image",
         found,
         skipped,
-        (note,),
+        (note, *training_notes(*runs)),
         tries,
         *labels,
         *sections,
@@ -182,6 +183,15 @@ def _group(side: list[Path | Evaluation], section: str) -> RunGroup:
         raise ValueError("an evaluation is given twice: name each training once")
     records = {str(number): _record(source) for number, source in enumerate(side)}
     return RunGroup(f"evaluations ({len(side)} runs)", records, False, frozenset())
+
+
+def _runs(side: list[Path | Evaluation]) -> list[Run]:
+    """Return the runs of a side; evaluations of other models are none."""
+    return [
+        Run.open(source)
+        for source in side
+        if isinstance(source, Path) and (source / "config.yaml").is_file()
+    ]
 
 
 def _record(source: Path | Evaluation) -> ResultsFolder | Evaluation:

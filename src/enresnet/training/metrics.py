@@ -11,6 +11,8 @@ from typing import Any
 from enresnet.common.files import atomic_write
 from enresnet.training.events import Epoch, selecting
 
+COLLAPSED = "collapsed: "  # opens the note of an epoch in which a one-step training did
+
 _WORDS = ("weights", "note", "kept")  # columns of text; all others are numbers
 _NEEDED = {"validation_natural", "validation_robust"}
 
@@ -42,6 +44,15 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         if not row.get("epoch") or not row.keys() >= _NEEDED:
             raise ValueError(f"{path} is damaged: it lacks columns; put a copy in its place")
     return rows
+
+
+def collapse_in(rows: Sequence[dict[str, Any]]) -> str:
+    """Return in which epoch a training collapsed, and how it went on; "" if it did not."""
+    for row in rows:
+        _, found, words = (row.get("note") or "").partition(COLLAPSED)
+        if found:
+            return f"in epoch {row['epoch']:.0f} it {found.rstrip(': ')}: {words}"
+    return ""
 
 
 def kept_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:

@@ -30,7 +30,7 @@ from enresnet.common.files import (
 from enresnet.evaluation.results_folder import ResultsFolder
 from enresnet.training.checkpoint import checkpoints
 from enresnet.training.events import Epoch
-from enresnet.training.metrics import kept_row, read_metrics, write_metrics
+from enresnet.training.metrics import collapse_in, kept_row, read_metrics, write_metrics
 from enresnet.training.run_config import RunConfig, plain_config, read_config, write_config
 
 if TYPE_CHECKING:
@@ -256,6 +256,14 @@ class Run:
         Runs of earlier versions do not mark it: there it is the highest validation accuracy.
         """
         return kept_row(self.metrics())
+
+    @property
+    def collapse(self) -> str:
+        """How the training collapsed and what it went on with, by metrics.csv; "" if it did not.
+
+        From then on it was another training than its recipe says.
+        """
+        return collapse_in(self.metrics())
 
     @property
     def _metrics_file(self) -> Path:

@@ -96,12 +96,10 @@ def pair_by_seed(first: RunGroup, second: RunGroup) -> tuple[RunGroup, RunGroup,
                 f"{side.name} has one run and {other.name} several: how much its trainings differ "
                 "is not known; train another seed, or compare two runs alone"
             )
-    notes = []
+    notes = training_notes(first.runs, second.runs)
     commits = sorted(first.commits | second.commits)
     if len(commits) > 1:
         notes.append(f"Trained by different commits: {', '.join(c[:12] for c in commits)}.")
-    if mixed := precision_words((*first.runs, *second.runs)):
-        notes.append(mixed)
     common = [seed for seed in first.records if seed in second.records]
     if not (first.seeded and second.seeded) or len(common) < 2:
         notes.append("No two seeds in common: the runs are compared as two groups.")
@@ -117,8 +115,28 @@ def pair_by_seed(first: RunGroup, second: RunGroup) -> tuple[RunGroup, RunGroup,
     return first.only(common), second.only(common), True, notes
 
 
+def training_notes(first: Sequence[Run], second: Sequence[Run]) -> list[str]:
+    """Return what else the trainings of two sides differ in than their networks, a sentence each.
+
+    What is not known of evaluations of other people's models is not said.
+    """
+    notes = [f"{run.folder.name}: {run.collapse}." for run in (*first, *second) if run.collapse]
+    if first and second:
+        one, two = (kind_of(side[0].config) for side in (first, second))
+        differing = [
+            f"{name} {one[name]} and {two[name]}"
+            for name in one
+            if one[name] != two[name] and name != "model"
+        ]
+        if differing:
+            notes.append(f"The sides differ in {', '.join(differing)}.")
+    if mixed := precision_words((*first, *second)):
+        notes.append(mixed)
+    return notes
+
+
 def _named(models: set[str], count: int) -> str:
-    return f"{' and '.join(sorted(models))} ({count} runs)"
+    return f"{' and '.join(sorted(models))} ({count} run{'' if count == 1 else 's'})"
 
 
 def _check_alike(runs: Sequence[Run]) -> None:

@@ -18,10 +18,12 @@ from dataclasses import replace
 from torch import Tensor
 
 from enresnet.evaluation import compare_scores
+from enresnet.evaluation.statistics import FLIPS
 from enresnet.training.events import Epoch
 from enresnet.training.state import Kept, SelectionState
 
 LEVEL = 0.05
+SMALLEST = 2 / FLIPS  # the test counts random flips of signs: its p-value is never below 1 / FLIPS
 
 
 class Selection:
@@ -54,7 +56,8 @@ class Selection:
             self.kept = Kept(epoch, f"best of the validated epochs, {_percent(found)} %")
             return True
         first, highest = self._best
-        if len(found) > 1 and compare_scores(found, highest).p_value < LEVEL / self._validated:
+        level = max(LEVEL / self._validated, SMALLEST)
+        if len(found) > 1 and compare_scores(found, highest).p_value < level:
             return False
         self.kept = Kept(
             epoch,
