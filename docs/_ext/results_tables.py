@@ -31,6 +31,7 @@ from enresnet.training import Run
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
 NOT_RUN = "not run"
+LEFT_OUT = r"\S+ is left out: .*? PGD-2\."
 FAST = RESULTS / "cifar10" / "fast"
 USUAL = "best"  # the section of evaluation.json with the noise of the training
 QUIET, NOISY = f"{USUAL}, with noise 0", f"{USUAL}, with noise 0.1"
@@ -50,6 +51,9 @@ TOP = """# What was measured
 `python docs/_ext/results_tables.py --write` makes this page from the run folders beside it. Each
 folder holds a network, how it was trained (`config.yaml`, `metrics.csv`, `environment.json` with
 the commit) and what was measured of it (`evaluation.json`; `scores.safetensors`, image by image).
+`python benchmarks/evidence.py` lists what is to be run, and runs what is not here yet. How many
+seeds decide a claim was fixed before the first was trained: five pairs for the networks of one
+member, three for those of two. A verdict over fewer pairs may change when the others are there.
 The networks in [cifar10](cifar10/README.md) itself are of an earlier recipe, one seed each; that
 page tells why one of its verdicts was an artefact.
 """
@@ -68,7 +72,7 @@ def reproduction() -> str:
     if (study := RESULTS / "study" / "study.json").is_file():
         parts.append(studied(study))
     parts.append(not_run(contents.tables))
-    return "\n\n".join(parts)
+    return "\n\n".join(parts).replace(f"{ROOT}/", "")
 
 
 def groups() -> list[Path]:
@@ -85,7 +89,13 @@ def claimed(verdicts: Sequence[Verdict]) -> str:
     ]
     counts = outputs.claim_counts(verdicts)
     about = f"The claims of the paper: {counts}. {outputs.CLAIMS_CAPTION}"
-    return f"## Claims\n\n{as_markdown(rows)}\n\n{about}"
+    found = " ".join(dict.fromkeys(re.findall(LEFT_OUT, " ".join(v.note for v in verdicts))))
+    hindered = [v for v in verdicts if v.decision == "not comparable"]
+    listed = "".join(f"- {v.statement} {v.note}\n" for v in hindered)
+    unknown = f"\n\nNot comparable, and why:\n\n{listed}" if hindered else ""
+    return (
+        "\n\n".join(filter(None, ["## Claims", as_markdown(rows), about, found])) + unknown.rstrip()
+    )
 
 
 def compared(verdicts: Sequence[Verdict]) -> list[str]:
@@ -146,12 +156,15 @@ def _runs_with(network: str, section: str) -> dict[int, Path]:
     """Return the runs of a network by today's recipe that have a section, by their seed."""
     folders = [path.parent for path in FAST.glob(f"{network}-seed*/{EVALUATION}")]
     with_it = [one for one in folders if section in json.loads((one / EVALUATION).read_text())]
-    return dict(sorted((Run.open(one).config.seed, one) for one in with_it))
+    runs = [run for run in map(Run.open, with_it) if not run.collapse]
+    return {run.config.seed: run.folder for run in sorted(runs, key=lambda run: run.config.seed)}
 
 
 def _with_pairs(row: dict[str, str], pairs: int) -> dict[str, str]:
+    """Return a row with its number of pairs; over one pair nothing is decided."""
     wanted = ("images", "difference", "p", "verdict", "images compared")
-    return {name: row[name] for name in wanted} | {"pairs of seeds": str(pairs)}
+    found = {name: row[name] for name in wanted} | {"pairs of seeds": str(pairs)}
+    return found | ({"p": "", "verdict": "undecided"} if pairs == 1 else {})
 
 
 def _command(
