@@ -37,6 +37,8 @@ def main(
 ) -> None:
     """Copy the weights, and write the card from what the run's folder says."""
     opened = Run.open(run)
+    if opened.collapse:
+        raise SystemExit(f"{run}: {opened.collapse}: it was not trained by its recipe to the end")
     model, config = opened.load("best"), opened.config
     section = opened.results.section("best")
     data = config.load_data()
@@ -73,6 +75,7 @@ def main(
             )
             for name, value in values.items()
         ),
+        chosen=chosen(opened),
     )
     target = FOLDER / trained / source.with_stem(config.model).name
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -86,6 +89,28 @@ def main(
             temporary.write_text(text)
     total = sum(path.stat().st_size for path in FOLDER.rglob("*.safetensors")) / 1e6
     print(f"{card.name}: {target.stat().st_size / 1e6:.2f} MB, all of them {total:.1f} MB")
+
+
+def chosen(run: Run) -> str:
+    """Return how a run was chosen among those beside it; refuse one that is not the best."""
+    siblings = run.folder.parent.glob(f"{run.folder.name.removesuffix(str(run.config.seed))}[0-9]*")
+    merits = {one.config.seed: merit(one) for one in map(Run.open, siblings) if not one.collapse}
+    if len(merits) == 1:
+        return ""
+    best = max(merits, key=lambda seed: merits[seed])
+    if best != run.config.seed:
+        raise SystemExit(f"{run}: seed {best} is better on validation images: evaluate and pack it")
+    return (
+        f"Of {len(merits)} seeds it has the highest mean of natural and PGD-10 accuracy on the "
+        "validation images."
+    )
+
+
+def merit(run: Run) -> float:
+    """Return the mean of both validation accuracies of the network that is kept."""
+    kept = run.kept_epoch()
+    assert kept is not None
+    return float(kept["validation_natural"] + kept["validation_robust"]) / 2
 
 
 def command(run: Run, recipe: str) -> str:

@@ -64,6 +64,11 @@ def read(run: Run) -> dict[str, Any]:
     assert kept is not None
     if len(rows) != kept["epoch"]:
         raise SystemExit(f"{run.folder}: the last epoch was not kept; it is no run of this study")
+    if run.collapse:
+        raise SystemExit(
+            f"{run.folder}: {run.collapse}: it was not trained by its recipe to the end, and is no "
+            "run of this study"
+        )
     environment = run.folder / "environment.json"
     return {
         "model": run.config.model,

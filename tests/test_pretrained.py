@@ -84,6 +84,16 @@ def test_a_damaged_file_is_refused(own_folder):
         enresnet.load_model("resnet8@digits")
 
 
+def test_a_damaged_card_is_named(own_folder, capsys):
+    card = own_folder / "digits" / "resnet8.json"
+    for content in ("{", "[]", '{"name": "resnet8@digits"}'):
+        card.write_text(content)
+        assert main(["models"]) == 2
+        shown = " ".join(capsys.readouterr().err.split())
+        assert "resnet8.json is damaged" in shown
+        assert "install the package again" in shown
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [

@@ -37,9 +37,9 @@ def command(*, json: Path | None = None) -> None:
         print_table(
             [_card_row(card) for card in cards],
             title="trained, in the package",
-            caption="Test accuracy of a single prediction, in %; size in parameters. The card "
-            f"beside each file in {FOLDER} has the intervals, and says how the network was trained "
-            "and measured and what it is not for.",
+            caption="Test accuracy of a single prediction, in %, and the number of test images; "
+            f"size in parameters. The card beside each file in {FOLDER} has the intervals, and "
+            "says how the network was trained and measured and what it is not for.",
         )
     print_table(
         [{**row, "parameters": f"{row['parameters'] / 1e6:.2f} M"} for row in rows],
@@ -52,7 +52,7 @@ def command(*, json: Path | None = None) -> None:
 def _card_row(card: ModelCard) -> Row:
     def shown(images: str) -> str:
         found = card.accuracy(images)
-        return "" if found is None else f"{100 * found.accuracy:.1f}"
+        return "" if found is None else f"{100 * found.accuracy:.1f} ({found.number})"
 
     return {
         "name": card.name,

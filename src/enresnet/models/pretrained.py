@@ -61,6 +61,8 @@ class ModelCard:
         hours: The hours that the training took.
         processor: The hardware it ran on.
         measured: The measured accuracies; :meth:`accuracy` finds one.
+        chosen: How it was chosen among trainings that differ in their seed, a sentence; empty if
+            there was one.
 
     Example::
 
@@ -85,6 +87,7 @@ class ModelCard:
     hours: float
     processor: str
     measured: tuple[Measured, ...]
+    chosen: str = ""
 
     @property
     def path(self) -> Path:
@@ -123,13 +126,21 @@ def list_pretrained() -> list[ModelCard]:
         for card in enresnet.list_pretrained():
             print(card.name, card.parameters)
     """
-    cards = [ModelCard.from_json(json.loads(path.read_text())) for path in FOLDER.glob("*/*.json")]
+    cards = [_read_card(path) for path in FOLDER.glob("*/*.json")]
 
     def rank(card: ModelCard) -> tuple[int, str, int, str]:
         training = card.name.partition("@")[2]
         return math.prod(card.image_shape), training, card.parameters, card.name
 
     return sorted(cards, key=rank)
+
+
+def _read_card(path: Path) -> ModelCard:
+    """Return the card in a file; raise if it is damaged."""
+    try:
+        return ModelCard.from_json(json.loads(path.read_text()))
+    except (ValueError, TypeError, LookupError, AttributeError, OSError) as error:
+        raise ValueError(f"{path} is damaged ({error}); install the package again") from error
 
 
 def find_pretrained(name: str) -> ModelCard:

@@ -31,6 +31,12 @@ def model_card(card: ModelCard) -> str:
         for value in card.measured
     ]
     channels, height, width = card.image_shape
+    again = "\n".join(
+        f"enresnet evaluate {card.name} --attacks {value.images} --limit {value.number}"
+        for value in card.measured
+        if value.images != "clean"
+    )
+    chosen = f" {card.chosen}" if card.chosen else ""
     settings = ", ".join(f"{name} {value}" for name, value in card.recipe.items())
     return f"""\
 # {card.name}
@@ -46,7 +52,12 @@ model = enresnet.load_model("{card.name}")  # images in [0, 1], N x {channels} x
 
 {as_markdown(rows)}
 95 % intervals over images and draws; `accuracy` is that of a single prediction. A noisy network is
-asked `draws` times about every image. `enresnet evaluate {card.name}` measures it again.
+asked `draws` times about every image. Rows of fewer images are on the first ones: do not subtract
+one row from another. To measure again:
+
+```
+{again}
+```
 
 ## How it was trained
 
@@ -57,7 +68,7 @@ asked `draws` times about every image. `enresnet evaluate {card.name}` measures 
 On the training images of {card.data} (a tenth held out for validation), seed {card.seed}, commit
 `{card.commit or "not known"}`. {card.passes:g} forward and backward passes over the data,
 {card.hours * 60:.0f} minutes on {card.processor}. Kept was {card.kept}. Weights
-are stored in half precision, and the accuracies are those of the stored weights.
+are stored in half precision, and the accuracies are those of the stored weights.{chosen}
 
 The recipe in full: {settings}.
 
