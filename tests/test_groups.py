@@ -199,7 +199,11 @@ class TestCommand:
 
     def test_one_run_a_side_says_so(self, groups, capsys):
         assert main(["compare", groups[0][0], groups[1][0]]) == 0
-        assert "the verdict is on these weights" in capsys.readouterr().out
+        shown = capsys.readouterr().out
+        assert "the verdict is on these weights" in shown
+        assert "same weights" not in shown
+        assert main(["compare", groups[0][0], groups[0][0]]) == 0
+        assert "Both sides hold the same weights." in capsys.readouterr().out
 
     def test_seeds_without_a_partner_are_left_out(self, groups, capsys):
         assert main(["compare", *groups[0], "--against", *groups[1][1:]]) == 0

@@ -131,12 +131,15 @@ def _two_models(
     )
     note = "One run per side: the verdict is on these weights, not on the training method."
     runs = [_runs(side) for side in (first, second)]
+    notes = [note, *training_notes(*runs)]
+    if _weights(first[0], sections[0]) == _weights(second[0], sections[1]):
+        notes.append("Both sides hold the same weights.")
     return ComparisonTable(
         f"{labels[0][0]}{words[0]} less {labels[1][0]}{words[1]}",
         "paired by image",
         found,
         skipped,
-        (note, *training_notes(*runs)),
+        tuple(notes),
         tries,
         *labels,
         *sections,
@@ -192,6 +195,13 @@ def _runs(side: list[Path | Evaluation]) -> list[Run]:
         for source in side
         if isinstance(source, Path) and (source / "config.yaml").is_file()
     ]
+
+
+def _weights(source: Path | Evaluation, section: str) -> object:
+    """Return what tells the weights behind results apart; evaluations in memory are all unlike."""
+    if isinstance(source, Evaluation):
+        return source
+    return ResultsFolder(source).section(section).about["weights"], section
 
 
 def _record(source: Path | Evaluation) -> ResultsFolder | Evaluation:
