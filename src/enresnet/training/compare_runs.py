@@ -200,7 +200,7 @@ def _runs(side: list[Path | Evaluation]) -> list[Run]:
 def _weights(source: Path | Evaluation, section: str) -> object:
     """Return what tells the weights behind results apart; evaluations in memory are all unlike."""
     if isinstance(source, Evaluation):
-        return source
+        return id(source)
     return ResultsFolder(source).section(section).about["weights"], section
 
 
