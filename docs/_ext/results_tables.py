@@ -44,7 +44,16 @@ NOISE_APART = (
     ("in testing, after training with it", ("en1_resnet20", USUAL), ("en1_resnet20", QUIET)),
     ("in testing, after training without it", ("resnet20", NOISY), ("resnet20", USUAL)),
 )
-ATTACKS = ("clean", "fgsm", "ifgsm20", "cw", "cw_pixel", "strongest", "autoattack_rand")
+ATTACKS = (
+    "clean",
+    "fgsm",
+    "ifgsm20",
+    "cw",
+    "cw_kappa0.5",
+    "cw_pixel",
+    "strongest",
+    "autoattack_rand",
+)
 README = RESULTS / "README.md"
 TOP = """# What was measured
 
