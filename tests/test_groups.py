@@ -14,7 +14,7 @@ from torch.distributions import Normal
 import enresnet
 from enresnet.cli import main
 from enresnet.data import Images
-from enresnet.evaluation import Evaluation, compare_scores
+from enresnet.evaluation import Evaluation, compare_scores, holm
 from enresnet.evaluation.aggregation import summarise
 from enresnet.evaluation.groups import compare_groups
 from enresnet.evaluation.results_folder import ResultsFolder
@@ -87,6 +87,12 @@ def test_sides_of_different_size_and_luck_raise_no_false_alarms(runs, lucks):
         sides = [{str(n): one for n, one in enumerate(side)} for side in scores]
         called += compare_groups(*sides, paired=False).verdict != "undecided"
     assert called / repeats <= 0.06
+
+
+def test_holm_allows_for_the_number_of_tests():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []
 
 
 def test_each_seed_is_compared_with_itself():

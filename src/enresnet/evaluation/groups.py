@@ -19,7 +19,7 @@ of its own, and the second is that of what differs between the methods.
 
 Each part has its own quantile of Student's t. That is a little wider than one quantile for the
 sum, and holds from two seeds up, where the estimated degrees of freedom of a sum (Welch, 1947) do
-not: with 2 and 10 runs as different as can be, such an interval covers in 90 % of cases.
+not, least of all where one method has two runs and the other many.
 """
 
 from __future__ import annotations
